@@ -1,4 +1,5 @@
-//! Which workload a token belongs to: by a directory here, or by another authority such as the API server.
+//! Finds the workload that a token belongs to. A directory of this process decides, or another authority such as the
+//! API server.
 
 use std::error::Error;
 use std::fmt;
@@ -10,24 +11,24 @@ use std::time::Duration;
 use leno_identity::{TokenError, TokenStore};
 use leno_types::{Identity, InstanceName};
 
-/// An answer that may take a while.
+/// A future answer of an [`Authenticator`].
 pub type AnswerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Verifies tokens. It is called for every certificate request, concurrently.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// The workload that a token proves its bearer to be.
+    /// The workload that the token's bearer is.
     ///
     /// # Errors
-    /// [`AuthenticationError`], which also says who is at fault.
+    /// [`AuthenticationError`]: either the client or the authority is at fault.
     fn authenticate<'a>(
         &'a self,
         token: &'a str,
     ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>>;
 
-    /// The workload of a pod, whose node proxy shows a token of its own.
+    /// The workload of a pod. The token is that of the node proxy that serves the pod.
     ///
     /// # Errors
-    /// As [`authenticate`](Self::authenticate); also if the token's bearer may not serve the pod.
+    /// Those of [`authenticate`](Self::authenticate); also if the token's bearer may not serve the pod.
     fn authenticate_for<'a>(
         &'a self,
         _token: &'a str,
@@ -38,12 +39,11 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Err(AuthenticationError::Denied(reason.to_owned()))))
     }
 
-    /// Who an instance is, as far as that is known without a token of it; what the index says comes
-    /// after this.
+    /// The identity of an instance, as far as it is known without a token. Used before the index is.
     fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> AnswerFuture<'a, Option<Identity>>;
 
-    /// How long an instance that is not known yet may take to become known to the index, once its
-    /// proxy is there: where both hear of it from a third, the proxy may be first.
+    /// How long to wait until the index knows an instance whose proxy has connected: both learn of the instance from a
+    /// third party, and the proxy may be faster.
     fn patience(&self) -> Duration {
         Duration::ZERO
     }
@@ -52,9 +52,9 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 /// What a token proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvenIdentity {
-    /// What the certificate may say.
+    /// The identity that certificates for the token's bearer have.
     pub identity: Identity,
-    /// The instance that the token was made for; `None` if it was made for any instance of an identity.
+    /// The instance that the token was issued for; `None` if it was issued for any instance of the identity.
     pub instance: Option<InstanceName>,
 }
 
@@ -67,7 +67,7 @@ pub struct ServedPod {
     pub uid: String,
 }
 
-/// Why a token proves nothing.
+/// Why a token was not accepted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthenticationError {
     /// It is not valid. The text is for the client that sent it.
@@ -79,17 +79,17 @@ pub enum AuthenticationError {
     /// It cannot be verified now: the client should try again.
     #[error("tokens cannot be checked now; ask again")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
-    /// What tokens are checked by is broken.
+    /// The authority that checks tokens is broken.
     #[error("tokens cannot be checked")]
     Broken(#[source] Arc<dyn Error + Send + Sync>),
 }
 
-/// The tokens of a directory.
+/// Authenticates the tokens of a directory.
 #[derive(Clone, Debug)]
 pub struct LocalTokens(Arc<TokenStore>);
 
 impl LocalTokens {
-    /// What the store holds, whenever it is asked.
+    /// Uses the tokens that the store holds at the time of each call.
     #[must_use]
     pub fn new(store: Arc<TokenStore>) -> Self {
         Self(store)
@@ -103,7 +103,7 @@ impl Authenticator for LocalTokens {
     ) -> AnswerFuture<'a, Result<ProvenIdentity, AuthenticationError>> {
         let (store, token) = (Arc::clone(&self.0), token.to_owned());
         Box::pin(async move {
-            // It may read a directory, which blocks.
+            // The store may read a directory, which blocks.
             let known = tokio::task::spawn_blocking(move || store.authenticate(&token)).await;
             match known {
                 Ok(Ok((instance, identity))) => {

@@ -1,4 +1,4 @@
-//! How long changes take in this process, as a histogram.
+//! A histogram of how long changes take in this process.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use leno_program::Family;
 
 use crate::metrics::AtomicNumber;
 
-/// Upper bounds in milliseconds, around the 100 ms within which 99 of 100 changes are to arrive.
+/// Upper bounds in milliseconds, around the goal that 99 of 100 changes arrive within 100 ms.
 const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
 
 /// Counts of durations, by [`BOUNDS`].
 #[derive(Debug, Default)]
 pub(crate) struct Delays {
-    /// How many are at most as long as each bound, and longer than the one before.
+    /// For each bound, the number of durations between the bound before and this one.
     counts: [AtomicNumber; BOUNDS.len()],
     all: AtomicNumber,
     micros: AtomicNumber,
@@ -28,7 +28,7 @@ impl Delays {
         self.micros.add(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Appends it as a Prometheus histogram.
+    /// Appends the counts as a Prometheus histogram.
     pub(crate) fn render(&self, (name, help): (&str, &str), text: &mut String) {
         let mut family = Family::new(text, (name, "histogram", help));
         let mut sum = 0;

@@ -1,4 +1,4 @@
-//! The Discovery service: one task per stream, between a proxy's requests and the index.
+//! The Discovery service. Each stream has one task, which answers a proxy's requests from the index.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::stream_slots::{StreamSlots, displaced};
 use crate::subscriber::{ResponseBatch, Subscriber};
 use crate::subscriptions::Mailbox;
 
-/// Responses that wait for the connection to take them; the next is made when this one is gone.
+/// Responses that may wait until the connection takes them. The next response is only made when none waits.
 const OUTSTANDING: usize = 1;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// The shortest time between two pushes of news on one stream. A stream whose subjects change all the
-/// time gets the newest state this often, so it costs the same whatever the rate of changes is. News after a
-/// longer pause wait for nothing: changes that come together are one update of the index already.
+/// Shortest time between two pushes of changes on one stream. A stream whose subjects change all the time gets the
+/// newest state at this interval, so its cost does not depend on the rate of changes. A change after a longer pause is
+/// pushed at once: changes that arrive together are already one update of the index.
 const PACE: Duration = Duration::from_millis(50);
-/// How long a proxy that was asked to connect again may go on with the stream that it has.
+/// How long a proxy may keep its stream after it was asked to reconnect.
 const RECONNECT_GRACE: Duration = Duration::from_secs(30);
-/// Longest part of a proxy's own error that is logged, in characters.
+/// Longest part of a proxy's error message that is logged, in characters.
 const LOGGED: usize = 1_024;
 
 type Answer = Result<DeltaDiscoveryResponse, Status>;
@@ -52,7 +52,7 @@ struct Stream {
     mailbox: Arc<Mailbox>,
     nonce: u64,
     pacing: Pacing,
-    /// When the proxy is asked to connect again, and then when the stream ends.
+    /// When the proxy is asked to reconnect, and then when the stream ends.
     age: StreamAge,
 }
 
@@ -67,7 +67,7 @@ enum StreamAge {
     Asked(Instant),
 }
 
-/// When the next push of news is due.
+/// Decides when the next push of changes is due.
 #[derive(Default)]
 struct Pacing {
     due: Option<Instant>,
@@ -158,14 +158,14 @@ async fn serve(
     ended
 }
 
-/// Why a stream must end though both ends go on.
+/// Why a stream must end although both ends work.
 pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>) -> Status {
     let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
     tokio::select! {
         () = tokio::time::sleep(left) => Status::unauthenticated(
             "the certificate of this connection has ended: connect with the next one",
         ),
-        // A dropped sender says the same.
+        // If the sender was dropped, the control plane is ending, too.
         _ = stop.wait_for(|stop| *stop) => Status::unavailable("the control plane is ending"),
     }
 }
@@ -188,9 +188,9 @@ impl Stream {
                 () = sleep_until(due), if due.is_some() => self.pacing.due = None,
                 permit = responses.reserve(), if ready => {
                     let permit = permit.map_err(|_| Status::cancelled("the proxy has closed the stream"))?;
-                    // Made only now, so that it says what is true when it leaves.
+                    // Made as late as possible, so that it has the newest state.
                     let batch = self.subscriber.flush();
-                    // Changes that make no difference to the proxy are not counted.
+                    // The delay of changes that make no difference to the proxy is not recorded.
                     let since = self.subscriber.sent_since();
                     if let Some(batch) = batch {
                         self.nonce += 1;
@@ -240,14 +240,14 @@ impl StreamAge {
     }
 }
 
-/// From 0 to below 1.
+/// A random number from 0 to below 1.
 fn random_fraction() -> f64 {
     // Seeded by the system; 53 bits are what a double holds exactly.
     (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 impl Pacing {
-    /// Notes news.
+    /// Notes that there are changes to push.
     fn note(&mut self, now: Instant) {
         let paced = self.pushed.map(|pushed| pushed + PACE).filter(|due| *due > now);
         self.due = self.due.or(paced);

@@ -1,7 +1,7 @@
-//! Resources as they are sent: each version is encoded once, and its bytes are shared by all streams.
+//! The encodings of resources: each version is encoded once, and all streams share the bytes.
 //!
-//! Of a service a proxy gets the parts that are different from what it holds: routes and policy, and
-//! endpoints as changes from the version that it holds (`services`).
+//! A proxy only gets the parts of a service that differ from what it holds: routes and policy as a whole, and endpoints
+//! as changes from the version that it holds (`services`).
 //!
 //! A lock covers the encodings of one resource, so streams that need different resources never wait
 //! for each other's encoding, and streams that need the same one wait for the one that makes it.
@@ -28,14 +28,14 @@ use services::ServiceVersions;
 
 /// Parts of the table, each with its own lock: more than there are threads.
 const SHARDS: usize = 16;
-/// What denials name where a workload's policies are more than a proxy applies: no document has it.
+/// The policy that denials name if a workload has more policies than a proxy can apply. No document has this name.
 const TOO_MANY_POLICIES: &str = "too-many-policies";
-/// Largest resource, in bytes: what is left of a message is for the names of removed resources.
+/// Largest resource, in bytes. The rest of a message is for the names of removed resources.
 pub(crate) const MAX_RESOURCE: usize = leno_wire::MAX_MESSAGE - (4 << 20);
-/// Bytes of a digest that make a version: enough that no two contents ever share one.
+/// Bytes of a digest in a version: enough that no two contents ever share a version.
 const VERSION_BYTES: usize = 9;
 
-/// The encodings of all resources that streams have asked for, by name.
+/// The encodings of all resources that streams have subscribed to, by name.
 #[derive(Debug)]
 pub(crate) struct Encodings {
     shards: [Mutex<Shard>; SHARDS],
@@ -45,8 +45,8 @@ pub(crate) struct Encodings {
 
 type Shard = HashMap<Arc<str>, Arc<Mutex<Versions>>>;
 
-/// What a resource is made of. The index never changes a value, so a value that is the same `Arc`
-/// has the same encoding.
+/// The value that a resource is encoded from. The index never changes a value in place, so the same `Arc` always has
+/// the same encoding.
 #[derive(Clone, Debug)]
 pub(crate) enum ResourceValue {
     Service(Arc<Service>),
@@ -57,9 +57,10 @@ pub(crate) enum ResourceValue {
 /// A resource to send. Cloning shares the bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedResource {
-    /// The same for the same content on every control plane: proxies show it to the next one.
+    /// The same content has the same version on every control plane, because a proxy that reconnects shows its versions
+    /// to another one.
     pub(crate) version: Arc<str>,
-    /// The message `Resource`.
+    /// The encoded message `Resource`.
     pub(crate) bytes: leno_wire::Bytes,
 }
 
@@ -75,7 +76,8 @@ impl Encodings {
         Self { shards: Default::default(), hasher: RandomState::new(), metrics }
     }
 
-    /// What makes `value` of the version that the proxy holds, if any. `None` if it holds `value`.
+    /// The resource that updates a proxy to `value` from the version that it holds, if it holds one. `None` if it holds
+    /// `value`.
     pub(crate) fn changed(
         &self,
         name: &Arc<str>,
@@ -111,7 +113,8 @@ impl Encodings {
 
     fn versions(&self, name: &Arc<str>, value: &ResourceValue) -> Arc<Mutex<Versions>> {
         let name = match value {
-            // It has other endpoints than what clients receive. In one log of endpoints each would be a change of the other.
+            // A waypoint gets other endpoints of the service than clients do. In a shared log each set would look like
+            // a change of the other.
             ResourceValue::Service(service) if service.waypoint.is_some() => {
                 &of_waypoint(name).into()
             }
@@ -175,8 +178,8 @@ impl EncodedResource {
     }
 }
 
-/// What a proxy is sent: of policies that cannot be applied, one that denies every client in their place. Denials
-/// name it, and it is small where the policies are not.
+/// The policy for a proxy. If the workload's policies cannot be applied, it is a policy that denies every client and
+/// that names the problem. It is small even if the real policies are too large.
 fn policy(policy: &ServerPolicy) -> proto::Any {
     let workload = &policy.workload;
     match &policy.authorization.unusable {
@@ -220,12 +223,12 @@ fn denying(policy: &ServerPolicy) -> ServerPolicy {
     ServerPolicy { authorization: authorization.into(), ..policy.clone() }
 }
 
-/// Under which name what a waypoint receives of a service is kept; no resource has it.
+/// The key in the cache for what a waypoint receives of a service. No resource has this name.
 fn of_waypoint(name: &str) -> String {
     format!("{name} of its waypoint")
 }
 
-/// The same for the same content on every control plane.
+/// The version of a content: the same on every control plane.
 pub(crate) fn version_of(content: &[u8]) -> String {
     let digest = digest(&SHA256, content);
     data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..VERSION_BYTES])

@@ -1,4 +1,4 @@
-//! The Identity service: a token in, a certificate out.
+//! The Identity service: it exchanges a token for a certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -14,17 +14,17 @@ use crate::authenticate::{AuthenticationError, Authenticator, ProvenIdentity, Se
 use crate::metrics::Metrics;
 use crate::peer::ConnectionPeer;
 
-/// Signatures at once: more would only take turns on the processors. The others wait.
+/// Signatures at a time: more would not be faster, because they need processors. Others wait.
 const SIGNING_AT_ONCE: usize = 8;
 
-/// Issues certificates to whoever shows a token.
+/// Issues certificates to clients that show a valid token.
 pub(crate) struct IdentityService {
     issuer: Arc<Issuer>,
     metrics: Arc<Metrics>,
     signing: Semaphore,
 }
 
-/// What a certificate is made with.
+/// What is needed to issue certificates.
 pub(crate) struct Issuer {
     pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
@@ -98,7 +98,7 @@ impl IdentityService {
         let _turn = self.signing.acquire().await.map_err(|_| Refusal::Ending)?;
         let (issuer, csr) = (Arc::clone(&self.issuer), message.csr.clone());
         let identity = proven.identity.clone();
-        // A signature is work, not waiting.
+        // Signing needs a processor for a while, so it runs as a blocking task.
         let signed = tokio::task::spawn_blocking(move || {
             issuer.authority.sign(&csr, &identity, issuer.lifetime)
         });
@@ -120,7 +120,7 @@ impl Refusal {
             Self::Issue(error) if error.is_bad_request() => {
                 Status::invalid_argument(error.to_string())
             }
-            // Paths and causes are for the operator's log, not for the network.
+            // Paths and causes are only logged, because clients must not see them.
             Self::Token(AuthenticationError::Broken(_)) | Self::Issue(_) => {
                 Status::internal("see the control plane's log")
             }

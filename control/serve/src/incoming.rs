@@ -1,4 +1,4 @@
-//! Accepts connections, completes their handshakes apart from each other, and hands them on.
+//! Accepts connections, completes their handshakes concurrently, and passes them to the server.
 
 use std::future::poll_fn;
 use std::io;
@@ -20,17 +20,17 @@ use crate::metrics::{GaugeGuard, Metrics};
 use crate::peer::{ConnectionPeer, PeerCertificate};
 use crate::shares::{ConnectionShare, ConnectionShares, UNPROVEN_TIME};
 
-/// Longest handshake; an honest one takes milliseconds, so this is a client that stalls.
+/// Longest handshake. A normal one takes milliseconds, so a client that exceeds this is stalling.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes done that wait for the server to take them.
+/// Connections whose handshake is complete, and that wait for the server.
 const HANDED_ON: usize = 64;
 
-/// One connection after its handshake. It ends with its share, or when its time is over.
+/// One connection after its handshake. It ends when it loses its share, or when its time is over.
 pub(crate) struct IncomingConnection<S = TlsStream<TcpStream>> {
     stream: S,
     peer: ConnectionPeer,
     share: ConnectionShare,
-    /// When a connection without a certificate ends.
+    /// When the connection must end if it has shown no certificate.
     end: Option<Pin<Box<Sleep>>>,
     counted: GaugeGuard,
 }
@@ -64,7 +64,7 @@ pub(crate) fn accept(
                             return;
                         };
                         let connection = IncomingConnection::new(stream, peer, share, counted);
-                        // Not taken: the server is ending.
+                        // If the server does not take the connection, the server is ending.
                         drop(sender.send(Ok(connection)).await);
                     }
                     Err(error) => {
@@ -78,7 +78,7 @@ pub(crate) fn accept(
     receiver
 }
 
-/// The share of a connection after its handshake.
+/// Exchanges the share of a connection after its handshake, if the client has shown a certificate.
 fn promote(
     shares: &ConnectionShares,
     share: ConnectionShare,
@@ -131,7 +131,7 @@ impl<S> IncomingConnection<S> {
         written
     }
 
-    /// Why the connection ends now, if it does. HTTP/2 always waits for more to read.
+    /// Resolves when the connection must end. It is polled with each read: HTTP/2 always waits for the next one.
     fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if self.share.poll_lost(context).is_ready() {
             return Poll::Ready(lost());
@@ -216,8 +216,7 @@ mod tests {
         (IncomingConnection::new(stream, peer, share, counted), client)
     }
 
-    /// Held places: a client that connects, and never proves who it is, has its place for a time only, be it
-    /// silent or not.
+    /// Regression: a client that never shows a certificate must not keep its place for long, even if it keeps sending.
     #[tokio::test(start_paused = true)]
     async fn a_client_without_a_certificate_holds_its_place_for_a_time_only() {
         let begin = Instant::now();
@@ -235,7 +234,7 @@ mod tests {
         while busy.read(&mut [0; 4]).await.is_ok() {
             read += 1;
         }
-        assert_eq!(read, 8, "what it sends makes its time no longer");
+        assert_eq!(read, 8, "sending does not extend its time");
     }
 
     #[tokio::test(start_paused = true)]

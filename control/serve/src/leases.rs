@@ -1,4 +1,4 @@
-//! The Limits service: tokens of rate limits that proxies share, leased from one bucket each.
+//! The Limits service: it leases tokens of shared rate limits to proxies. All tokens of a limit come from one bucket.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +22,17 @@ use crate::recognise::Recogniser;
 use crate::state::PlaneState;
 use crate::stream_slots::{StreamSlots, displaced};
 
-/// Limits that are kept at once, far more than a mesh has. For one more, those that no proxy asks for are
-/// forgotten; if there are none, it is answered like an unknown one.
+/// Most limits that are kept at once, far more than a mesh has. For one more, limits that no proxy uses now are
+/// dropped. If all are in use, the new limit is answered like an unknown one.
 const MAX_LIMITS: usize = 4_096;
-/// How long a limit is kept that no proxy asks for. A limit that is made again begins without tokens, so that
-/// nothing is gained by waiting.
+/// How long a limit is kept that no proxy uses. A limit that is created again starts without tokens, so a client gains
+/// nothing by waiting for this.
 const LIMIT_IDLE: Duration = Duration::from_secs(60);
-/// Most questions of one request; a proxy has as many as limits and workers.
+/// Most limits in one request. A proxy sends one for each limit and worker.
 const MAX_ASKS: usize = 1_024;
-/// Parts of a proxy that are leased tokens, by limit: limits times workers, with room.
+/// Most pairs of limit and worker of one proxy that lease tokens, with room to spare.
 const MAX_HELD: usize = 4_096;
-/// Responses that wait for the connection to take them. More are dropped: they would be too old.
+/// Responses that may wait until the connection takes them. More are dropped, because they would be out of date.
 const OUTSTANDING: usize = 16;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ pub(crate) struct LeaseService {
     limits: Arc<Limits>,
 }
 
-/// The buckets of all limits, and who holds tokens of them.
+/// The buckets of all limits, and the holders of their tokens.
 #[derive(Default)]
 struct Limits {
     buckets: Mutex<HashMap<String, Bucket>>,
@@ -64,9 +64,9 @@ struct Stream {
     state: Arc<PlaneState>,
     limits: Arc<Limits>,
     instance: InstanceName,
-    /// Tells the proxies apart, together with the worker.
+    /// Distinguishes the holders of this stream, together with the number of the pair in `held`.
     number: u64,
-    /// The limits that it has asked for, and by which worker.
+    /// The limits that it has requested, by worker.
     held: HashMap<(String, u32), u64>,
 }
 
@@ -169,7 +169,7 @@ impl Stream {
             return LeaseGrant { limit: name, worker, tokens: 0, holders: 0 };
         }
         let place = *self.held.entry(key).or_insert(places);
-        // As many holders of a stream as fit beside its number.
+        // The lower 16 bits number the holders within a stream.
         let holder = (self.number << 16) | (place & 0xffff);
         let granted = self.limits.ask(&name, limit, (holder, Ask { wanted }));
         let metrics: &Metrics = &self.state.metrics;
@@ -192,7 +192,7 @@ impl Drop for Stream {
 }
 
 impl Limits {
-    /// No change is left half done while the lock is held.
+    /// Ignores poisoning: changes under the lock are complete even after a panic.
     fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -222,7 +222,7 @@ mod tests {
     use leno_types::traffic::LimitKey;
 
     #[test]
-    fn one_limit_more_than_are_kept_is_answered_like_one_that_is_not_known() {
+    fn a_limit_beyond_the_bound_is_answered_like_an_unknown_one() {
         let limit = RateLimit {
             source: leno_types::traffic::PolicySource::default(),
             port: None,
@@ -239,8 +239,8 @@ mod tests {
         }
         assert_eq!(holders("one more"), 0);
         assert_eq!(limits.buckets().len(), MAX_LIMITS);
-        assert_eq!(holders("0"), 1, "those that are kept go on");
+        assert_eq!(holders("0"), 1, "limits that are kept still work");
         limits.buckets().get_mut("0").unwrap().asked_at -= LIMIT_IDLE;
-        assert_eq!(holders("one more"), 1, "in the place of one that no proxy asks for");
+        assert_eq!(holders("one more"), 1, "it replaces a limit that no proxy uses");
     }
 }

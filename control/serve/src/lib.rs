@@ -8,14 +8,14 @@
 //!                                             └─ Mailbox ◄── Subscriptions ◄───┘
 //! ```
 //!
-//! A stream receives only what it asked for: services and workloads by name or address, and the
-//! policy of its own workload. A change wakes the streams that asked for what changed
-//! (`subscriptions`), and each version of a resource is encoded once for all of them (`encodings`).
-//! Nothing is queued for a stream; each response is the difference between what the proxy holds and
-//! the index when the response leaves, so a slow proxy costs no memory and skips what it missed.
+//! A stream receives only what it has subscribed to: services and workloads by name or address, and the policy of its
+//! own workload. A change wakes the streams that are subscribed to what changed (`subscriptions`), and each version of
+//! a resource is encoded once for all of them (`encodings`). Nothing is queued for a stream. Each response is the
+//! difference between what the proxy holds and what the index holds when the response is sent. So a slow proxy costs no
+//! memory, and skips versions that it missed.
 //!
-//! It knows neither where objects come from nor what they mean (`leno-index`), nor how
-//! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]).
+//! This crate does not know where objects come from or what they mean (`leno-index`), how certificates are made
+//! (`leno-identity`), or how a token is checked ([`Authenticator`]).
 //! Read first: [`PlaneState`], then [`PlaneServer`].
 
 mod authenticate;

@@ -1,4 +1,4 @@
-//! What the control plane counts, as Prometheus text.
+//! The metrics of the control plane, as Prometheus text.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,33 +12,28 @@ use crate::delays::Delays;
 pub(crate) struct AtomicNumber(AtomicU64);
 
 impl AtomicNumber {
-    /// One more.
     pub(crate) fn increment(&self) {
         self.add(1);
     }
 
-    /// `more` more.
     pub(crate) fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Takes a new value.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// One less.
     pub(crate) fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The value now.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Holds a gauge one higher until it is dropped.
+/// Raises a gauge by one until it is dropped.
 pub(crate) struct GaugeGuard {
     metrics: Arc<Metrics>,
     gauge: fn(&Metrics) -> &AtomicNumber,
@@ -50,7 +45,6 @@ impl GaugeGuard {
         Self { metrics: Arc::clone(metrics), gauge }
     }
 
-    /// All numbers.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -62,7 +56,7 @@ impl Drop for GaugeGuard {
     }
 }
 
-/// The numbers of one control plane.
+/// All metrics of one control plane.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) connections: AtomicNumber,
@@ -107,7 +101,7 @@ const PUSH_DELAYS: (&str, &str) = (
 );
 
 impl Metrics {
-    /// Appends every number as Prometheus text.
+    /// Appends all metrics as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         for (name, kind, help, number) in self.rows() {
             let name = format!("leno_control_{name}");

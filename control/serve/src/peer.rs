@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, as its certificate says.
+//! The client of a connection, as its certificate describes it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -11,11 +11,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionPeer {
     pub(crate) address: SocketAddr,
-    /// None before the client has its first certificate.
+    /// `None` before the client has its first certificate.
     pub(crate) certificate: Option<PeerCertificate>,
 }
 
-/// What a client's certificate says; the handshake has verified it against the trust bundle.
+/// The content of a client's certificate, which the handshake has verified against the trust bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerCertificate {
     pub(crate) identity: Identity,

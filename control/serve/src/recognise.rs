@@ -1,4 +1,4 @@
-//! Whether the proxy of a stream is the one it says it is.
+//! Checks that the proxy of a stream belongs to the instance that it names.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::authenticate::Authenticator;
 use crate::peer::PeerCertificate;
 use crate::state::PlaneState;
 
-/// Knows who each instance is: by what its token has proved, which outlives the control plane where
-/// tokens are kept here and is there for an unmeshed instance too, else by the index.
+/// Looks up the identity of an instance: first from the authenticator, otherwise from the index. The authenticator of a
+/// local mesh remembers proven tokens across restarts of the control plane, and also knows unmeshed instances.
 #[derive(Clone, Debug)]
 pub(crate) struct Recogniser {
     pub(crate) state: Arc<PlaneState>,
@@ -24,12 +24,11 @@ impl Recogniser {
         Self { state, authenticator }
     }
 
-    /// Whether the first request's node is who the certificate says.
+    /// Whether the node in the first request has the identity of the certificate.
     ///
     /// # Errors
-    /// `Unauthenticated` for an instance that is not known, `PermissionDenied` for one that is
-    /// another's, `InvalidArgument` for a node without a name, `FailedPrecondition` for one that
-    /// speaks another version of discovery.
+    /// `Unauthenticated` if the instance is not known, `PermissionDenied` if it has another identity, `InvalidArgument`
+    /// if the node has no valid name, `FailedPrecondition` if the proxy uses another version of discovery.
     pub(crate) async fn recognise(
         &self,
         certificate: &PeerCertificate,
@@ -64,7 +63,7 @@ impl Recogniser {
         if let Some(identity) = self.authenticator.identity_of(instance).await {
             return Some(identity);
         }
-        // Subscribed first, so that no change is missed.
+        // Subscribes before it reads, so that no change is missed.
         let mut version = self.state.subscribe();
         let known = async {
             loop {

@@ -1,14 +1,14 @@
-//! The memory that requests of streams take before they are whole.
+//! Bounds the memory of requests that have not been received completely.
 //!
 //! ```text
-//!  gRPC:  flag, length ──► small ─────────────────────────────► whole, or in time no more
-//!                      └─► large ──► its length from the budget ──► whole: given back
+//!  gRPC:  flag, length ──► small ─────────────────────────────► complete, or too late
+//!                      └─► large ──► its length from the budget ──► complete: given back
 //! ```
-//! What is left for large messages is shared: where it is used up, the message that has been on its way for longest ends,
-//! with its stream. Those of proxies are there for milliseconds.
+//! All large messages share a budget. When it is used up, the message that has been incomplete for longest is rejected,
+//! and its stream ends. Messages of honest proxies are incomplete for milliseconds only.
 //!
-//! A message is kept until all of it has come in. A client that begins large messages and does not end them would hold
-//! as much memory as it likes, on each of its streams.
+//! A message is held in memory until it is complete. Without the budget, a client that starts large messages and never
+//! completes them could hold any amount of memory, on each of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -26,24 +26,25 @@ use tonic::body::Body;
 
 use crate::metrics::Metrics;
 
-/// Largest message, in bytes, that takes nothing from the budget: what a proxy sends while it runs has tens of bytes to
-/// a few KiB. All streams' together have 128 MiB, if all of them stop within such a message.
+/// Largest message, in bytes, that does not count against the budget. The messages of a running proxy have tens of
+/// bytes to a few KiB. If all streams stop within such a message, they hold 128 MiB together.
 const SMALL: usize = 16 << 10;
-/// Bytes of all larger messages that are on their way. A proxy that connects again names what it holds: some 60 bytes
-/// for each service.
+/// Bytes of all larger messages that are incomplete. A proxy that reconnects lists what it holds: some 60 bytes for
+/// each service.
 const BUDGET: usize = 64 << 20;
-/// The same, of one identity: one message of the largest size, or 256 proxies that connect again with a thousand services.
+/// The same for one identity: one message of the largest size, or 256 proxies that reconnect with a thousand services
+/// each.
 const OF_IDENTITY: usize = MAX_MESSAGE;
-/// Longest time for a message to come in.
+/// Longest time until a message must be complete.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The flag and the length before each message.
 const HEAD: usize = 5;
 
-/// What is left for large messages.
+/// The budget for large messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestBudget(Arc<Mutex<OpenRequests>>);
 
-/// The messages on their way, by age.
+/// The incomplete large messages, by age.
 #[derive(Debug, Default)]
 struct OpenRequests {
     next: u64,
@@ -54,11 +55,11 @@ struct OpenRequests {
 struct Message {
     identity: Identity,
     bytes: usize,
-    /// Dropping it ends the lease.
+    /// Dropping it revokes the lease.
     _held: oneshot::Sender<()>,
 }
 
-/// Bytes of the budget, until this is dropped, or they are needed for a younger message.
+/// Bytes of the budget, until this is dropped, or until a younger message needs them.
 #[derive(Debug)]
 struct BudgetLease {
     budget: RequestBudget,
@@ -74,23 +75,23 @@ pub(crate) struct BoundedRequests<B> {
     metrics: Arc<Metrics>,
     position: MessagePosition,
     lease: Option<BudgetLease>,
-    /// Runs from the first wait for a part of a message to its end.
+    /// Runs while a message is incomplete.
     late: Option<Pin<Box<Sleep>>>,
 }
 
-/// Where in its messages a stream is.
+/// The position of a stream within its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessagePosition {
-    /// In a head, of which so many bytes have come in.
+    /// In the head of a message, of which this many bytes were received.
     Head([u8; HEAD], usize),
-    /// In a message, of which so many bytes are missing.
+    /// In the content of a message, of which this many bytes are missing.
     Content(usize),
 }
 
 const START: MessagePosition = MessagePosition::Head([0; HEAD], 0);
 
 impl RequestBudget {
-    /// `None` for a message that is larger than what one identity may have.
+    /// `None` if the message is larger than the budget of one identity.
     fn take(&self, identity: &Identity, bytes: usize) -> Option<BudgetLease> {
         if bytes > OF_IDENTITY {
             return None;
@@ -106,13 +107,13 @@ impl RequestBudget {
     }
 
     fn taken(&self) -> MutexGuard<'_, OpenRequests> {
-        // A change is whole while the lock is held.
+        // Ignores poisoning: changes under the lock are complete even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl OpenRequests {
-    /// Ends the oldest of these messages until they have no more than `most` bytes.
+    /// Revokes the leases of the oldest of these messages, until they have at most `most` bytes.
     fn make_room(&mut self, most: usize, of: impl Fn(&Message) -> bool) {
         let own = self.messages.values().filter(|message| of(message));
         let mut held: usize = own.map(|message| message.bytes).sum();
@@ -148,7 +149,7 @@ impl<B> BoundedRequests<B> {
         }
     }
 
-    /// Follows the stream through the next bytes of it.
+    /// Follows the next bytes of the stream.
     fn advance(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             match &mut self.position {
@@ -192,7 +193,7 @@ impl<B> BoundedRequests<B> {
         Status::resource_exhausted(reason)
     }
 
-    /// Ready with the reason once the message that is on its way must end.
+    /// Ready with the reason if the incomplete message must be rejected.
     fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
         if self.position == START {
             return Poll::Pending;
@@ -232,7 +233,7 @@ where
     }
 }
 
-/// The request of a stream, with its messages bounded.
+/// A request whose messages are bounded.
 pub(crate) fn bounded(
     request: http::Request<Body>,
     identity: Identity,
@@ -250,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// Parts of a stream, and then nothing more.
+    /// Sends these parts, and then nothing more.
     struct Parts(VecDeque<Vec<u8>>);
 
     impl HttpBody for Parts {
@@ -277,7 +278,7 @@ mod tests {
         BoundedRequests::new(parts, budget, identity, &Arc::default())
     }
 
-    /// What comes through until a frame is refused, or none comes for a long time.
+    /// Reads until a frame is rejected, or none arrives for a long time.
     async fn read(requests: &mut BoundedRequests<Parts>) -> (usize, Option<Status>) {
         let mut bytes = 0;
         loop {
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn messages_come_through_however_they_are_cut_and_leave_nothing() {
+    async fn messages_pass_however_they_are_split_and_free_their_budget() {
         let budget = RequestBudget::default();
         let sent = [0, 3, SMALL, SMALL + 1, 1 << 20].map(message).concat();
         for part in [1 << 14, 4_099, sent.len()] {
@@ -305,9 +306,9 @@ mod tests {
         assert_eq!(read(&mut requests).await.0, 7);
     }
 
-    /// Held memory: a tenant begins requests on all streams that it may have, and does not end them.
+    /// Regression: a tenant starts requests on all of its streams and does not complete them.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_does_not_end_holds_its_memory_for_a_time_only() {
+    async fn an_incomplete_request_holds_its_memory_for_a_limited_time() {
         let budget = RequestBudget::default();
         for length in [100, SMALL * 2] {
             let begin = Instant::now();
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_requests_that_do_not_end_make_room_for_younger_ones() {
+    async fn incomplete_large_requests_make_room_for_younger_ones() {
         const LARGE: usize = 4 << 20;
         let budget = RequestBudget::default();
         let sent = message(LARGE);
@@ -339,7 +340,7 @@ mod tests {
         assert!(bytes == sent.len() && ended.is_none(), "{bytes}, {ended:?}");
         let (_, ended) = read(&mut held[0]).await;
         assert!(ended.unwrap().message().contains("too many large requests"));
-        // One identity alone.
+        // The budget of one identity.
         let mut own = Vec::new();
         for _ in 0..20 {
             let mut one = requests("greedy", &budget, &[&sent[..100]]);

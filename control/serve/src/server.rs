@@ -1,4 +1,4 @@
-//! One port with TLS, and the services of discovery, identity and limits behind it.
+//! The server: one port with TLS, and behind it the services for discovery, identity and limits.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -34,41 +34,42 @@ use crate::requests::{RequestBudget, bounded};
 use crate::state::PlaneState;
 use crate::tls::{ServerCredentials, TlsError};
 
-/// Calls at once on one connection: two streams and a renewal, with room for a retry.
+/// Calls at a time on one connection: two streams and a renewal, with room for a retry.
 const MAX_CALLS: u32 = 4;
-/// Largest certificate request message: a request of 4 KiB and a token of 8 KiB, with room. A client without a certificate
-/// may send one in every call: 64 MiB of all such clients.
+/// Largest certificate request message: a request of 4 KiB and a token of 8 KiB, with room. All clients without a
+/// certificate together can send 64 MiB, with one message in every call.
 const MAX_IDENTITY_MESSAGE: usize = 16 << 10;
 /// Largest request for leases.
 const MAX_LEASE_MESSAGE: usize = 64 << 10;
-/// Bytes of requests that a client may send before they are read, on a call and on a connection.
+/// Bytes of requests that a client may send before the server reads them, per call and per connection.
 const WINDOW: u32 = 64 << 10;
-/// Largest head of a call, in bytes; ours have a few hundred.
+/// Largest head of a call, in bytes. Real ones have a few hundred.
 const MAX_HEAD: u32 = 8 << 10;
-/// A proxy that vanished is noticed within the sum of these two.
+/// How often an idle client is pinged. A proxy that has vanished is noticed within the sum of this and
+/// [`KEEPALIVE_TIMEOUT`].
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 /// Longest wait for the answer to a ping.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for connections to end after their streams were asked to. Proxies keep their state and reconnect.
+/// Longest wait for connections to end after their streams were asked to end. Proxies keep their state and reconnect.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long a stream lasts, plus or minus a quarter: after a rolling update all proxies are on the
-/// replicas that started first, and are spread over all within this time. 2,000 proxies then connect
-/// about once a second.
+/// How long a stream lasts, plus or minus a quarter. After a rolling update all proxies are connected to the replicas
+/// that started first; within this time they spread over all replicas. With 2,000 proxies, about one reconnects each
+/// second.
 pub const STREAM_AGE: Duration = Duration::from_mins(30);
 
-/// What a server issues with, and for how long.
+/// How a server issues certificates.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     /// Signs workloads' certificates and the server's own.
     pub authority: Arc<Authority>,
     /// Verifies tokens, and returns their owners.
     pub authenticator: Arc<dyn Authenticator>,
-    /// How long workloads' certificates hold.
+    /// The lifetime of workloads' certificates.
     pub lifetime: Duration,
 }
 
-/// Why no server was made.
+/// Why a server could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be listened on.
@@ -94,7 +95,7 @@ pub struct PlaneServer {
 }
 
 impl PlaneServer {
-    /// Listens; clients that connect before [`PlaneServer::run`] wait.
+    /// Starts to listen. Clients that connect before [`PlaneServer::run`] wait.
     ///
     /// # Errors
     /// [`ServeError`] if the address is in use or the authority signs no certificate.
@@ -120,7 +121,7 @@ impl PlaneServer {
         Self { stream_age: age, ..self }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -168,7 +169,7 @@ impl PlaneServer {
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(MAX_HEAD)
             .serve_with_incoming_shutdown(services, ReceiverStream::new(connections), async move {
-                // An error means that the sender was dropped, which stops the server too.
+                // An error means that the sender was dropped, which stops the server, too.
                 let _ = asked.wait_for(|stop| *stop).await;
             });
         let mut asked = stop;
@@ -192,7 +193,7 @@ impl fmt::Debug for PlaneServer {
     }
 }
 
-/// All services, told apart by the path of a call.
+/// All services; the path of a call decides which one handles it.
 #[derive(Clone)]
 struct Services {
     discovery: DiscoveryServer<DiscoveryService>,
@@ -214,7 +215,7 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
-        // Only clients with a certificate are bounded: no service reads a stream of any other client.
+        // Only requests of clients with a certificate are bounded. No service reads a stream of other clients.
         let certificate =
             request.extensions().get::<ConnectionPeer>().and_then(|peer| peer.certificate.as_ref());
         let request = match certificate.map(|certificate| certificate.identity.clone()) {

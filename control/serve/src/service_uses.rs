@@ -1,8 +1,8 @@
-//! Which services the workloads of an identity use, for the proxies that start next.
+//! Remembers which services the workloads of an identity use, for proxies that start later.
 //!
-//! Replicas of one workload share a service account and call the same services. A proxy that starts
-//! fetches these before its workload asks, so that the first call waits for nothing and is answered
-//! even if the control plane has gone by then.
+//! Replicas of one workload share a service account and call the same services. A proxy that starts fetches these
+//! services before its workload uses them. So the first call does not wait, and succeeds even if the control plane is
+//! gone by then.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,9 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// Identities whose use is kept: as many as there may be streams.
+/// Identities whose uses are kept: as many as there may be streams.
 const MAX_IDENTITIES: usize = crate::stream_slots::MAX_STREAMS;
-/// How long a use is kept that no stream has any more: a workload may be restarted or scaled to
-/// zero over a night.
+/// How long a use is kept after its last stream: a workload may be restarted, or scaled to zero overnight.
 const KEPT: Duration = Duration::from_hours(24);
 
 /// The services in use, by the identity of the workload that uses them.
@@ -31,7 +30,7 @@ struct ServiceUse {
 }
 
 impl ServiceUses {
-    /// Records that a stream of `identity` has asked for a service because its workload used it.
+    /// Records that a stream of `identity` has subscribed to a service because its workload used it.
     pub(crate) fn begin(&self, identity: &Identity, service: &ServiceName, metrics: &Metrics) {
         let mut uses = self.uses();
         let now = Instant::now();
@@ -55,18 +54,18 @@ impl ServiceUses {
         one.last = now;
     }
 
-    /// Records that a stream no longer has a use that it began.
+    /// Records that a stream no longer uses a service.
     pub(crate) fn end(&self, identity: &Identity, service: &ServiceName) {
         let mut uses = self.uses();
         let one = uses.get_mut(identity).and_then(|services| services.get_mut(service));
         if let Some(one) = one {
-            // 0 already if its begin was not recorded for a bound.
+            // It is 0 already if `begin` did not record the use because of a bound.
             one.streams = one.streams.saturating_sub(1);
             one.last = Instant::now();
         }
     }
 
-    /// The services that workloads of an identity use, at most [`MAX_PREFETCH`], by name.
+    /// The services that workloads of an identity use, sorted by name, at most [`MAX_PREFETCH`].
     pub(crate) fn of(&self, identity: &Identity) -> Vec<ServiceName> {
         let now = Instant::now();
         let mut uses = self.uses();
@@ -77,7 +76,7 @@ impl ServiceUses {
         names
     }
 
-    /// No change is left half done while the lock is held.
+    /// Ignores poisoning: changes under the lock are complete even after a panic.
     fn uses(&self) -> MutexGuard<'_, HashMap<Identity, HashMap<ServiceName, ServiceUse>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_above_the_bound_takes_the_place_of_one_that_ended() {
+    fn a_use_beyond_the_bound_replaces_one_that_has_ended() {
         let (uses, metrics) = (ServiceUses::default(), Metrics::default());
         for number in 0..=MAX_PREFETCH {
             uses.begin(&web(), &service(number), &metrics);

@@ -1,10 +1,10 @@
-//! The listener's connections are shared among clients, so that no client takes them all.
+//! Shares the connections of the listener among clients, so that no client can use up all of them.
 //!
 //! ```text
 //! accepted ─► unproven, by address ─► certificate shown ─► proven, by identity and address
 //!                    └─ none within UNPROVEN_TIME: closed
 //! ```
-//! When all places are held, the holder with the most loses its oldest to the client that connects.
+//! When the bound is reached, the client with the most connections loses its oldest one to the client that connects.
 
 use std::net::IpAddr;
 use std::task::{Context, Poll};
@@ -12,20 +12,20 @@ use std::time::Duration;
 
 use leno_types::Identity;
 
-/// How long a connection without a certificate lives. A proxy opens one for its first certificate, gets it in
-/// milliseconds, and waits 5 s for it at most.
+/// How long a connection without a certificate may last. A proxy opens one to get its first certificate, which takes
+/// milliseconds; it waits at most 5 s.
 pub(crate) const UNPROVEN_TIME: Duration = Duration::from_secs(30);
 
-/// How many connections there may be.
+/// The bounds on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionBounds {
-    /// With a certificate: one or two of each proxy, for twice the proxies of a large mesh.
+    /// With a certificate: each proxy has one or two; enough for twice the proxies of a large mesh.
     pub(crate) proven: usize,
     /// With certificates of one identity: a service account may have thousands of pods.
     pub(crate) of_identity: usize,
     /// With certificates, from one address: the pods of a node may share one (masquerading).
     pub(crate) of_address: usize,
-    /// Without a certificate: handshakes, and proxies that ask for their first one.
+    /// Without a certificate: connections in their handshake, and of proxies that request their first certificate.
     pub(crate) unproven: usize,
     /// Without a certificate, from one address.
     pub(crate) unproven_of_address: usize,
@@ -48,16 +48,16 @@ impl Default for ConnectionBounds {
 pub(crate) struct ConnectionShares {
     unproven: leno_program::Shares<IpAddr>,
     proven: leno_program::Shares<Identity>,
-    /// Proven connections by address. The bound of `proven` holds for all of them, so here none is cut.
+    /// Proven connections by address. `proven` enforces the total, so this never revokes a share.
     addresses: leno_program::Shares<IpAddr>,
 }
 
-/// The right to one connection, until it is dropped or lost.
+/// The permission for one connection, until it is dropped or revoked.
 #[derive(Debug)]
 pub(crate) enum ConnectionShare {
-    /// Of a connection that has shown no certificate.
+    /// For a connection that has shown no certificate.
     Unproven { address: IpAddr, share: leno_program::Share<IpAddr> },
-    /// Of a connection that has shown one.
+    /// For a connection that has shown one.
     Proven { share: leno_program::Share<Identity>, _of_address: leno_program::Share<IpAddr> },
 }
 
@@ -76,14 +76,14 @@ impl ConnectionShares {
         }
     }
 
-    /// A share for a connection that was accepted. `None` if its address has as many as it may.
+    /// A share for an accepted connection. `None` if its address has reached its bound.
     pub(crate) fn unproven(&self, address: IpAddr) -> Option<ConnectionShare> {
         let address = address.to_canonical();
         self.unproven.take(address).map(|share| ConnectionShare::Unproven { address, share })
     }
 
-    /// The share of the same connection once it has shown a certificate. `None` if the identity or the address
-    /// has as many as it may.
+    /// A new share for a connection that has shown a certificate. `None` if the identity or the address has reached its
+    /// bound.
     pub(crate) fn proven(
         &self,
         share: ConnectionShare,
@@ -100,7 +100,7 @@ impl ConnectionShares {
 }
 
 impl ConnectionShare {
-    /// Ready once the share is lost to another client.
+    /// Ready once the share was revoked in favour of another client.
     pub(crate) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Unproven { share, .. } => share.poll_lost(context),
@@ -136,16 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_cannot_hold_the_places_of_others() {
+    fn an_unproven_client_cannot_use_up_the_connections_of_others() {
         let shares = ConnectionShares::new(BOUNDS);
         let mut many: Vec<ConnectionShare> =
             (0..3).map(|_| shares.unproven(address(1)).unwrap()).collect();
-        assert!(shares.unproven(address(1)).is_none(), "as many as one address may have");
+        assert!(shares.unproven(address(1)).is_none(), "the bound of one address is reached");
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(shares.unproven(mapped).is_none(), "the same address");
         let _second = shares.unproven(address(2)).unwrap();
         let third = shares.unproven(address(3));
-        assert!(third.is_some(), "all are held, and it gets one");
+        assert!(third.is_some(), "all were in use, and it gets one");
         assert!(
             is_lost(&mut many[0]) && !is_lost(&mut many[1]),
             "the oldest of the largest holder"
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_cannot_hold_the_places_of_others() {
+    fn an_identity_cannot_use_up_the_connections_of_others() {
         let shares = ConnectionShares::new(BOUNDS);
         let proven = |name: &str, last: u8| {
             shares.proven(shares.unproven(address(last)).unwrap(), identity(name))
         };
         let mut many: Vec<ConnectionShare> =
             (1..4).map(|last| proven("a", last).unwrap()).collect();
-        assert!(proven("a", 4).is_none(), "as many as one identity may have");
+        assert!(proven("a", 4).is_none(), "the bound of one identity is reached");
         let _b = proven("b", 4).unwrap();
         let _c = proven("c", 5).unwrap();
         assert!(is_lost(&mut many[0]), "the oldest of the identity that has most");
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(shares.unproven.held(), 0, "a share is proven or unproven");
         assert_eq!(shares.addresses.held(), 2);
         let _more: Vec<ConnectionShare> = (0..2).map(|_| proven("d", 4).unwrap()).collect();
-        assert!(proven("e", 4).is_none(), "as many as one address may have");
+        assert!(proven("e", 4).is_none(), "the bound of one address is reached");
     }
 }

@@ -1,4 +1,4 @@
-//! The index, shared by all streams, with the encodings of its values and who asked for what.
+//! The state that all streams share: the index, the encodings of its values, and the subscriptions.
 //!
 //! ```text
 //!   apply(changes) ──► index ──► Changed ──► Subscriptions ──► the streams that asked
@@ -25,17 +25,17 @@ use crate::trust::{PublishedTrust, TrustTable};
 use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies, UnenforcingWorkloads};
 use crate::unknown_keys::UnknownKeys;
 
-/// The state that a control plane serves from. One writer, any number of streams.
+/// The state that a control plane serves. It has one writer and any number of streams.
 #[derive(Debug)]
 pub struct PlaneState {
-    /// Locked for look-ups alone: nothing is encoded or sent meanwhile.
+    /// Locked for look-ups only; nothing is encoded or sent under the lock.
     index: RwLock<Index>,
     version: watch::Sender<u64>,
     pub(crate) encodings: Encodings,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) uses: ServiceUses,
     pub(crate) unenforced: Arc<UnenforcedIndex>,
-    /// The trust bundle that proxies are sent.
+    /// The trust bundle that is sent to proxies.
     pub(crate) trust: RwLock<Option<PublishedTrust>>,
     pub(crate) trusting: TrustTable,
     pub(crate) unknown_keys: UnknownKeys,
@@ -43,7 +43,7 @@ pub struct PlaneState {
 }
 
 impl PlaneState {
-    /// Serves what `index` holds.
+    /// Serves the content of `index`.
     #[must_use]
     pub fn new(index: Index) -> Arc<Self> {
         let metrics = Arc::<Metrics>::default();
@@ -61,13 +61,13 @@ impl PlaneState {
         })
     }
 
-    /// Takes objects of a first list that is not complete yet. No stream sees them before the next
+    /// Adds objects of an initial list that is not complete yet. Streams only see them after the next
     /// [`apply`](Self::apply).
     pub fn preload(&self, changes: Vec<ObjectChange>) {
         self.index.write().unwrap_or_else(PoisonError::into_inner).preload(changes);
     }
 
-    /// Applies changes as one: no stream sees a part of them.
+    /// Applies changes atomically: no stream sees a part of them.
     pub fn apply(&self, changes: Vec<ObjectChange>) {
         let since = Instant::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
@@ -80,15 +80,15 @@ impl PlaneState {
         if self.metrics.cached_resources.get() > 0 {
             self.forget_unneeded(&index, &changed);
         }
-        // A service may be another one for the clients of a namespace alone, which have routes of
-        // their own for it: then its addresses have the same answer for all others.
+        // A service may change for the clients of one namespace only, which have their own routes for it. Then the
+        // index does not report the service's addresses as changed, so they are added here.
         for service in changed.services.iter().filter_map(|name| index.service(name)) {
             changed.addresses.extend(&service.vips);
         }
         drop(index);
         self.version.send_modify(|version| *version += 1);
         self.metrics.index_version.set(self.version());
-        // After the index has the change: a stream that is woken finds it.
+        // Published after the index was changed, so that woken streams find the change.
         let woken = self.subscriptions.publish(&changed, since);
         self.metrics.wakeups.add(woken);
     }
@@ -99,14 +99,14 @@ impl PlaneState {
         }
         self.metrics.removal.set(now.number().into());
         match now {
-            Removal::None => tracing::info!(%before, "the mesh stays: its removal was taken back"),
+            Removal::None => tracing::info!(%before, "the mesh stays: its removal was cancelled"),
             step => {
                 tracing::warn!(%step, "the mesh is being removed: leno uninstall has begun a step")
             }
         }
     }
 
-    /// Drops the encodings of changed values that no stream has asked for.
+    /// Drops the encodings of changed values that no stream is subscribed to.
     fn forget_unneeded(&self, index: &Index, changed: &ChangedNames) {
         for name in &changed.services {
             let is_needed = index.service(name).is_some_and(|service| {
@@ -133,8 +133,8 @@ impl PlaneState {
         }
     }
 
-    /// What proxies of earlier releases do not enforce of what holds for their workloads, by workload. Of those that
-    /// are connected here.
+    /// The policies that proxies of earlier releases do not enforce, by workload. Only of proxies that are connected to
+    /// this control plane.
     #[must_use]
     pub fn unenforced(&self) -> Vec<UnenforcedPolicies> {
         self.unenforced.by_workload()
@@ -146,14 +146,14 @@ impl PlaneState {
         self.unenforced.by_policy()
     }
 
-    /// Appends what is counted, as Prometheus text (`leno_control_*`).
+    /// Appends the metrics, as Prometheus text (`leno_control_*`).
     pub fn render_metrics(&self, text: &mut String) {
         self.metrics.subscriptions.set(self.subscriptions.count());
         self.metrics.render(text);
     }
 
-    /// Looks into the index, which does not change meanwhile; for a short while only, as nothing is
-    /// applied meanwhile either.
+    /// Reads the index, which is locked meanwhile. `look` must be short, because no change can be applied during the
+    /// call.
     pub fn look<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
         look(&self.index())
     }
@@ -168,7 +168,8 @@ impl PlaneState {
         self.version.subscribe()
     }
 
-    /// What a proxy in the namespace `client`, or of the waypoint `client`, is told of each subject, all as of one moment.
+    /// The answer for each subject, for a proxy in the namespace `client` or of the waypoint `client`, all from the
+    /// same moment.
     pub(crate) fn resolve(
         &self,
         subjects: impl Iterator<Item = Subject>,
@@ -182,18 +183,19 @@ impl PlaneState {
         subjects.map(resolve).collect()
     }
 
-    /// Who an instance is, as the index has it.
+    /// The identity of an instance, as the index has it.
     pub(crate) fn identity_of(&self, instance: &InstanceName) -> Option<Identity> {
         self.index().identity_of(instance).cloned()
     }
 
-    /// What a workload enforces.
+    /// The policy that a workload enforces.
     pub(crate) fn server_policy(&self, instance: &InstanceName) -> Option<Arc<ServerPolicy>> {
         self.index().server_policy(instance)
     }
 
     fn index(&self) -> RwLockReadGuard<'_, Index> {
-        // The index is pure and its changes do not panic; were one to, the rest is still served.
+        // Ignores poisoning: changes of the index do not panic, and if one did, the other content would still be
+        // served.
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,10 @@
-//! The places of streams, shared among proxies, so that no client takes them all.
+//! Limits the streams of one service, and shares them among proxies, so that no client can use up all of them.
 //!
 //! ```text
-//! certificate ─► a place of its identity ─► first request: a place of its instance ─► the stream
+//! certificate ─► a slot of its identity ─► first request: a slot of its instance ─► the stream
 //! ```
-//! When all places are held, the identity with the most streams loses its oldest to the one that asks.
+//! When all slots are in use, the identity with the most streams loses its oldest one to the client that asks for a
+//! slot.
 
 use leno_program::{Share, Shares};
 use leno_types::{Identity, InstanceName, MAX_FINISHING};
@@ -11,15 +12,15 @@ use tonic::Status;
 
 use crate::peer::{ConnectionPeer, PeerCertificate};
 
-/// Most streams of one service at once, one of each proxy; half the connections, as a proxy may renew its certificate on
-/// another.
+/// Most streams of one service, with one for each proxy. There may be twice as many connections, because a proxy may
+/// renew its certificate on another one.
 pub const MAX_STREAMS: usize = 8_192;
-/// Most streams of one instance. A proxy has one, two while it changes to another connection, and each may be there
-/// twice until the control plane notices that a connection has no other end. Beside the one that serves there may be the next one,
-/// and those that finish what they have.
+/// Most streams of one instance. A proxy has one stream, or two while it reconnects. Each may exist twice until the
+/// control plane notices that a connection is dead. Besides the process that serves, there may be the next process, and
+/// those that finish open streams.
 const OF_INSTANCE: usize = 4 * (2 + MAX_FINISHING);
 
-/// The streams of one service that are open.
+/// The open streams of one service.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamSlots {
     identities: Shares<Identity>,
@@ -34,17 +35,17 @@ impl Default for StreamSlots {
 
 impl StreamSlots {
     fn new(total: usize) -> Self {
-        // The bound of all streams is that of identities.
+        // The total is enforced through the identities.
         Self {
             identities: Shares::new(total, total),
             instances: Shares::new(usize::MAX, OF_INSTANCE),
         }
     }
 
-    /// The place of a stream whose instance is not known yet. `service` is what needs a certificate.
+    /// A slot for a stream whose instance is not known yet. `service` is the name in the error message.
     ///
     /// # Errors
-    /// The answer to the client, if it has shown no certificate or its identity holds all places.
+    /// The response to the client: it has shown no certificate, or its identity has all slots.
     pub(crate) fn admit(
         &self,
         peer: Option<&ConnectionPeer>,
@@ -60,10 +61,10 @@ impl StreamSlots {
         Ok((certificate, place))
     }
 
-    /// The place of an instance's stream, beside that of its identity.
+    /// A slot for an instance's stream, in addition to that of its identity.
     ///
     /// # Errors
-    /// The answer to the client, if the instance has as many as it may.
+    /// The response to the client: the instance has reached its bound.
     pub(crate) fn of_instance(
         &self,
         instance: &InstanceName,
@@ -74,7 +75,7 @@ impl StreamSlots {
     }
 }
 
-/// The end of a stream whose place another client has got.
+/// The end of a stream whose slot was given to another client.
 pub(crate) fn displaced() -> Status {
     Status::resource_exhausted("its place was given to another client")
 }
@@ -91,20 +92,20 @@ mod tests {
         ConnectionPeer { address: ([10, 0, 0, 1], 1).into(), certificate: Some(certificate) }
     }
 
-    /// Held places: a tenant opens as many streams as it can.
+    /// Regression: a tenant opens as many streams as it can.
     #[tokio::test]
     async fn an_identity_that_holds_all_streams_loses_its_oldest_to_another() {
         let places = StreamSlots::new(4);
         let take = |account| places.admit(Some(&peer(account)), "streams").map(|(_, place)| place);
         let mut held: Vec<_> = (0..4).map(|_| take("greedy").unwrap()).collect();
-        assert!(take("greedy").is_err(), "as many as there are");
+        assert!(take("greedy").is_err(), "all slots are in use");
         let other = take("web").unwrap();
         assert_eq!(held.remove(0).hold(std::future::pending::<()>()).await, None);
         assert_eq!(other.hold(async { "served" }).await, Some("served"));
     }
 
     #[test]
-    fn an_instance_has_the_streams_of_one_proxy_and_of_those_before_it() {
+    fn an_instance_may_have_streams_for_one_proxy_and_its_predecessors() {
         let places = StreamSlots::default();
         let [web, other]: [InstanceName; 2] =
             ["shop/web-0", "shop/web-1"].map(|name| name.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What one stream subscribed to and what it was sent: no connection.
+//! The subscriptions of one stream, and what the stream was sent. It knows no connection.
 //!
 //! ```text
 //!   request ──► asked: subject -> answer ──► due ──► flush: resolve, compare ──► at most one batch
@@ -6,8 +6,8 @@
 //!                              held: resource -> version, as the proxy has it
 //! ```
 //!
-//! Nothing is queued: a flush compares what the proxy holds with what the index has *then*, so any
-//! number of changes between two flushes costs one response.
+//! Nothing is queued: a flush compares what the proxy holds with the content of the index at that moment, so any number
+//! of changes between two flushes costs one response.
 
 mod addresses;
 
@@ -36,17 +36,17 @@ pub(crate) struct Subscriber {
     addresses: AddressSubscriptions,
     policy: Policy,
     trust: TrustSubscription,
-    /// The proxy waits for the services that workloads like its own use.
+    /// The proxy waits for the services that workloads of its identity use.
     uses_due: bool,
-    /// The proxy is to be asked to connect again.
+    /// The proxy must be asked to reconnect.
     reconnect_due: bool,
-    /// The proxy waits for an answer, rather than for news.
+    /// The proxy waits for an answer to a request, not just for changes.
     urgent: bool,
     /// When the first change was received that the proxy was not sent yet.
     since: Option<Instant>,
 }
 
-/// Which stream it is, and where its answers come from.
+/// The stream's instance and identity, and the state that answers come from.
 pub(crate) struct StreamKey {
     state: Arc<PlaneState>,
     instance: InstanceName,
@@ -63,7 +63,7 @@ pub(crate) struct ResponseBatch {
     pub(crate) removed: Vec<String>,
 }
 
-/// The names of a request that were not subscribed for the bound [`MAX_SUBSCRIPTIONS`].
+/// The names of a request that were rejected because of [`MAX_SUBSCRIPTIONS`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RefusedNames {
     pub(crate) refused: u64,
@@ -74,24 +74,24 @@ struct Policy {
     begun: bool,
     asked: bool,
     held: Option<Arc<str>>,
-    /// The proxy was told that there is none.
+    /// The proxy was told that its workload has no policy.
     absent: bool,
     due: bool,
     /// Whether the proxy enforces authorization policies.
     authorizes: bool,
-    /// What it was sent and does not enforce.
+    /// The policies that it was sent and does not enforce.
     unenforced: Option<UnenforcedRecord>,
-    /// Names asked for that are not this proxy's own.
+    /// Requested names that are not the proxy's own workload.
     gone: BTreeSet<String>,
 }
 
-/// The trust bundle, of which each stream gets the same.
+/// The subscription to the trust bundle, which is the same for all streams.
 struct TrustSubscription {
     asked: bool,
     due: bool,
     /// The version that was sent.
     held: Option<Arc<str>>,
-    /// What the proxy uses.
+    /// Records which bundle the proxy uses.
     record: TrustRecord,
 }
 
@@ -110,12 +110,12 @@ impl Subscriber {
         }
     }
 
-    /// Where changes of what it asked for arrive.
+    /// The mailbox for changes of subscribed subjects.
     pub(crate) fn mailbox(&self) -> Arc<Mailbox> {
         Arc::clone(&self.stream.mailbox)
     }
 
-    /// Takes a request's names; a type that is not known has none.
+    /// Handles the names of a request. An unknown type is ignored.
     pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> RefusedNames {
         let Self { stream, addresses, policy, .. } = self;
         if let Some(node) = &request.node {
@@ -146,7 +146,7 @@ impl Subscriber {
         taken
     }
 
-    /// Takes note of the changes in the mailbox; whether there is something to compare.
+    /// Handles the changes in the mailbox. Returns whether there is something to compare.
     pub(crate) fn collect(&mut self) -> bool {
         let changes = self.stream.mailbox.take();
         self.since = self.since.or(changes.since);
@@ -157,15 +157,15 @@ impl Subscriber {
         self.is_dirty()
     }
 
-    /// Where nothing is left to send, as after the end of a subscription, the next delay does not begin with a change
-    /// of before.
+    /// Resets `since` if nothing is left to send, for example after the end of a subscription, so that the next delay
+    /// does not include an old change.
     fn forget_since(&mut self) {
         if !self.is_dirty() {
             self.since = None;
         }
     }
 
-    /// Asks the proxy to connect again with the next batch.
+    /// Asks the proxy to reconnect, with the next batch.
     pub(crate) fn reconnect(&mut self) {
         self.reconnect_due = true;
     }
@@ -177,17 +177,18 @@ impl Subscriber {
         is_due || !policy.gone.is_empty() || addresses.is_dirty()
     }
 
-    /// Whether the proxy waits for an answer, rather than for news.
+    /// Whether the proxy waits for an answer to a request, not just for changes.
     pub(crate) fn is_urgent(&self) -> bool {
         self.urgent
     }
 
-    /// When the first of the changes was received that all flushes since the last call of this have sent.
+    /// When the first of the changes was received that were sent since the last call; `None` while something is left to
+    /// send.
     pub(crate) fn sent_since(&mut self) -> Option<Instant> {
         if self.is_dirty() { None } else { self.since.take() }
     }
 
-    /// The next batch; `None` if the proxy has everything.
+    /// The next batch; `None` if the proxy is up to date.
     pub(crate) fn flush(&mut self) -> Option<ResponseBatch> {
         self.collect();
         let Self { stream, addresses, policy, trust, uses_due, reconnect_due, urgent, .. } = self;
@@ -197,7 +198,7 @@ impl Subscriber {
         if let Some(batch) = trust.flush(stream) {
             return Some(batch);
         }
-        // First what the proxy needs to serve at all, then what makes it ask for more.
+        // What the proxy needs in order to serve at all goes first; then what leads to further subscriptions.
         if let Some(batch) = policy.flush(stream) {
             return Some(batch);
         }
@@ -227,7 +228,8 @@ impl Drop for Subscriber {
 impl TrustSubscription {
     fn take(&mut self, request: proto::DeltaDiscoveryRequest, stream: &StreamKey) {
         if let Some(in_use) = request.trust {
-            // A certificate that was signed before the bundle changed may have brought its earlier roots with it.
+            // The proxy uses another bundle than the published one, for example because a certificate that was signed
+            // before the change brought earlier roots with it. So the bundle is sent again.
             let published = stream.state.wanted_trust();
             if published.is_some_and(|published| published.bundle != in_use.bundle) {
                 self.held = None;
@@ -293,7 +295,7 @@ impl Policy {
                 self.due = true;
                 self.absent = false;
             } else if self.gone.len() < MAX_SUBSCRIPTIONS {
-                // What other workloads enforce is none of this proxy's business.
+                // A proxy must not see the policies of other workloads.
                 self.gone.insert(name);
             }
         }

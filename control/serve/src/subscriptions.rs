@@ -1,15 +1,16 @@
-//! Which streams asked for what, so that a change of the index wakes those streams and no others.
+//! The subscriptions of all streams, so that a change of the index wakes only the streams that need it.
 //!
 //! ```text
 //!   change of the index ──► Subscriptions ──► Mailbox of each stream that asked ──► its task wakes
 //!                           subject -> streams    subjects to compare, each once
 //! ```
 //!
-//! A mailbox holds names, not values: it is no longer than what its stream asked for, however many
-//! changes there are before the stream reads it, and the stream then sends the newest values.
+//! A mailbox holds names, not values. It is never longer than the subscriptions of its stream, however many changes
+//! there are before the stream reads it. The stream then sends the newest values.
 //!
-//! All subscriptions together have a bound, and a namespace may hold at most as many as are free then. So one that
-//! takes all it can get has half of them, two have a third each, and what is free is always as much as each of them has.
+//! The number of all subscriptions is bounded, and a namespace may hold at most as many as are free then. So one
+//! namespace that takes all it can gets half of them, and two get a third each; as many as each of them has always stay
+//! free.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -21,27 +22,28 @@ use leno_types::mesh::Subject;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Most subscriptions of all streams, of some 300 bytes each: 2,000 proxies with 66 each, as `make scale` has, take 13 %
-/// of them; one namespace that takes all it can, some 150 MB.
+/// Most subscriptions of all streams, of some 300 bytes each. 2,000 proxies with 66 each, as in `make scale`, take 13 %
+/// of them. One namespace that takes all it can uses some 150 MB.
 const MAX_ALL: usize = 1 << 20;
-/// Subscriptions that each stream may have whatever others hold: the addresses that a usual workload calls.
+/// Subscriptions that each stream may always have, whatever others hold: enough for the addresses that a usual workload
+/// calls.
 const OF_EACH: usize = 128;
 
-/// All subscriptions. Locked for hash look-ups alone; nothing is encoded or sent meanwhile.
+/// All subscriptions. Locked for hash look-ups only; nothing is encoded or sent under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions(Mutex<SubscriptionTable>);
 
 #[derive(Debug, Default)]
 struct SubscriptionTable {
     subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
-    /// How many there are of each namespace's streams.
+    /// The number of subscriptions of each namespace's streams.
     by_namespace: HashMap<Arc<str>, usize>,
     count: usize,
     policies: HashMap<InstanceName, Vec<Arc<Mailbox>>>,
     trust: Vec<Arc<Mailbox>>,
 }
 
-/// What has changed for one stream since it last looked.
+/// What has changed for one stream since it last read its mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     changes: Mutex<StreamChanges>,
@@ -51,7 +53,7 @@ pub(crate) struct Mailbox {
 /// The content of a mailbox.
 #[derive(Debug, Default)]
 pub(crate) struct StreamChanges {
-    /// Subjects with another answer. Each is one that the stream asked for.
+    /// Subjects whose answer may have changed. The stream is subscribed to each of them.
     pub(crate) subjects: HashSet<Subject>,
     /// The policy of the stream's own workload has changed.
     pub(crate) policy: bool,
@@ -62,7 +64,7 @@ pub(crate) struct StreamChanges {
 }
 
 impl Mailbox {
-    /// Comes back when there are changes to take.
+    /// Returns when there are changes to read.
     pub(crate) async fn changed(&self) {
         self.wake.notified().await;
     }
@@ -71,7 +73,7 @@ impl Mailbox {
         std::mem::take(&mut self.changes())
     }
 
-    /// Adds to the content, and wakes the stream unless it has been woken and has not looked yet.
+    /// Adds changes, and wakes the stream unless it has been woken already and has not read them yet.
     fn put(&self, since: Instant, new: StreamChanges) -> bool {
         let mut changes = self.changes();
         let was_empty = changes.subjects.is_empty() && !changes.policy && !changes.trust;
@@ -90,13 +92,13 @@ impl Mailbox {
         was_empty
     }
 
-    /// No change is left half done while the lock is held.
+    /// Ignores poisoning: changes under the lock are complete even after a panic.
     fn changes(&self) -> MutexGuard<'_, StreamChanges> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The changes of one update for each mailbox, by the mailbox's address.
+/// The changes of one update for each mailbox, by the address of the mailbox.
 #[derive(Default)]
 struct Deliveries(HashMap<*const Mailbox, (Arc<Mailbox>, StreamChanges)>);
 
@@ -106,7 +108,7 @@ impl Deliveries {
         &mut self.0.entry(Arc::as_ptr(mailbox)).or_insert_with(empty).1
     }
 
-    /// Puts them into their mailboxes; returns how many streams that woke.
+    /// Puts the changes into their mailboxes; returns how many streams this woke.
     fn put_all(self, since: Instant) -> u64 {
         let deliveries = self.0.into_values();
         deliveries.map(|(mailbox, changes)| u64::from(mailbox.put(since, changes))).sum()
@@ -114,9 +116,9 @@ impl Deliveries {
 }
 
 impl Subscriptions {
-    /// Adds subjects to what a stream of a namespace is woken for, as far as the namespace's share goes; the stream has
-    /// `held` of them. Returns how many were added. The caller reads the index after this, so that no change between the
-    /// two is missed.
+    /// Subscribes a stream to subjects, as far as the share of its namespace permits; the stream has `held`
+    /// subscriptions already. Returns how many were added. The caller must read the index after this call, so that no
+    /// change is missed.
     pub(crate) fn add<'a>(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -150,7 +152,7 @@ impl Subscriptions {
         }
     }
 
-    /// How many there are, of all streams.
+    /// The number of subscriptions of all streams.
     pub(crate) fn count(&self) -> u64 {
         self.subscribed().count as u64
     }
@@ -188,9 +190,9 @@ impl Subscriptions {
         self.subscribed().policies.contains_key(of)
     }
 
-    /// Notifies the streams that asked of changes that were received at `since`; returns how many of
-    /// them it woke. Each stream gets all of its changes at once: one that was woken by the first
-    /// of them would send a part of an update, and the rest only with its next push.
+    /// Notifies the subscribed streams of changes that were received at `since`; returns how many of them it woke. Each
+    /// stream gets all of its changes at once. Otherwise a stream that is woken by the first change would send only a
+    /// part of the update, and the rest with its next push.
     pub(crate) fn publish(&self, changed: &ChangedNames, since: Instant) -> u64 {
         let mut deliveries = Deliveries::default();
         let all = self.subscribed();
@@ -207,14 +209,14 @@ impl Subscriptions {
         deliveries.put_all(since)
     }
 
-    /// No change is left half done while the lock is held.
+    /// Ignores poisoning: changes under the lock are complete even after a panic.
     fn subscribed(&self) -> MutexGuard<'_, SubscriptionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SubscriptionTable {
-    /// Whether a namespace may have another one: it has less than are free.
+    /// Whether a namespace may add a subscription: it has fewer than are free.
     fn has_room(&self, namespace: &str) -> bool {
         let held = self.by_namespace.get(namespace).copied().unwrap_or_default();
         held < MAX_ALL.saturating_sub(self.count)
@@ -238,7 +240,7 @@ impl SubscriptionTable {
     }
 }
 
-/// Removes a mailbox; whether it was there.
+/// Removes a mailbox; returns whether it was there.
 fn remove<K: Eq + Hash>(
     of: &mut HashMap<K, Vec<Arc<Mailbox>>>,
     key: &K,
@@ -281,16 +283,20 @@ mod tests {
         assert_eq!(
             subscriptions.publish(&changed("shop/a"), Instant::now()),
             0,
-            "it has not looked yet"
+            "it has not read its mailbox yet"
         );
         assert_eq!(subscriptions.publish(&changed("shop/b"), Instant::now()), 1);
         assert_eq!(subscriptions.publish(&changed("shop/c"), Instant::now()), 0);
         assert_eq!(one.take().subjects, [subject("shop/a"), subject("shop/b")].into());
         assert_eq!(other.take().subjects, [subject("shop/b")].into());
-        assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1, "it has looked");
+        assert_eq!(
+            subscriptions.publish(&changed("shop/a"), Instant::now()),
+            1,
+            "it has read its mailbox"
+        );
     }
 
-    /// Each stream asks for more than its namespace may have.
+    /// Each stream subscribes to more than its namespace may have.
     #[test]
     fn a_namespace_that_takes_all_subscriptions_leaves_as_many_to_others() {
         let subscriptions = Subscriptions::default();
@@ -301,12 +307,12 @@ mod tests {
         let all = || many.iter();
         let first = subscriptions.add(&one, ("one", 0), all());
         assert_eq!(first, MAX_ALL / 2);
-        assert_eq!(subscriptions.add(&one, ("one", first), all()), 0, "it has its share");
+        assert_eq!(subscriptions.add(&one, ("one", first), all()), 0, "its share is used up");
         let second = subscriptions.add(&two, ("two", 0), all());
         assert_eq!(second, MAX_ALL / 4);
         let wanted = [subject("shop/a"), subject("shop/b")];
         assert_eq!(subscriptions.add(&small, ("shop", 0), wanted.iter()), 2);
-        // Another stream of a namespace without room has what a usual workload needs.
+        // A stream of a namespace that has used up its share still gets what a usual workload needs.
         assert_eq!(subscriptions.add(&last, ("one", 0), all()), OF_EACH);
         assert_eq!(subscriptions.count() as usize, first + second + 2 + OF_EACH);
         assert_eq!(subscriptions.publish(&changed("shop/b"), Instant::now()), 1);
@@ -315,7 +321,7 @@ mod tests {
         subscriptions.remove(&one, "one", all().take(1));
         assert_eq!(subscriptions.count() as usize, second + 2 + OF_EACH, "each is counted once");
         let next = subscriptions.add(&two, ("two", second), all().skip(second).take(1));
-        assert_eq!(next, 1, "what is given back is free");
+        assert_eq!(next, 1, "ended subscriptions are free again");
         for (mailbox, namespace) in [(&one, "one"), (&two, "two"), (&last, "one")] {
             subscriptions.remove(mailbox, namespace, all());
         }
@@ -348,7 +354,7 @@ mod tests {
                 }
                 publishing.store(false, std::sync::atomic::Ordering::Release);
             });
-            // A stream that looks all the time.
+            // This stream reads its mailbox all the time.
             let mut looks = 0;
             while publishing.load(std::sync::atomic::Ordering::Acquire) || looks == 0 {
                 let changes = mailbox.take();

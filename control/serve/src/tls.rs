@@ -1,4 +1,4 @@
-//! TLS of the control plane: its own certificate, renewed in place, and the check of clients'.
+//! TLS of the control plane: its own certificate, which is renewed in place, and the check of clients' certificates.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,49 +18,49 @@ mod clients;
 
 use clients::ClientVerifier;
 
-/// Share of the certificate's life after which the next one is made, in percent.
+/// Share of the certificate's life after which it is renewed, in percent.
 const RENEW_AT: u32 = 70;
-/// Pause after a failed renewal; the certificate in use still holds for 30 % of its life.
+/// Pause after a failed renewal. The present certificate is still valid for 30 % of its life.
 const RENEW_PAUSE: Duration = Duration::from_secs(5);
 
 /// Why the server's TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The authority signed nothing.
+    /// The authority could not sign.
     #[error("cannot issue the control plane's own certificate")]
     Issue(#[from] IssueError),
-    /// What the authority has or made is not usable.
+    /// The authority's certificate, or one that it has signed, is not usable.
     #[error("the authority's certificate is not usable")]
     Certificate(#[from] rustls::Error),
-    /// The check of clients' certificates cannot be built.
+    /// The verifier of clients' certificates cannot be built.
     #[error("the trust bundle is not usable")]
     Roots(#[from] VerifierBuilderError),
 }
 
-/// A certificate of the control plane's own, always one that holds.
+/// The control plane's own certificate, which is renewed before it expires.
 pub struct ServerCredentials {
     authority: Arc<Authority>,
     /// The changes of the authority since the first certificate was made.
     changes: watch::Receiver<Arc<AuthorityTrust>>,
     lifetime: Duration,
-    /// The names of DNS that it is for; without any it is the control plane's identity.
+    /// The DNS names in the certificate. Without any, it has the control plane's identity.
     names: Vec<String>,
     current: RwLock<(Arc<CertifiedKey>, SystemTime)>,
 }
 
 impl ServerCredentials {
-    /// The control plane's identity.
+    /// A certificate with the control plane's identity.
     ///
     /// # Errors
-    /// [`TlsError::Issue`] where the authority signs nothing.
+    /// [`TlsError::Issue`] if the authority cannot sign.
     pub fn new(authority: Arc<Authority>, lifetime: Duration) -> Result<Self, TlsError> {
         Self::with_names(authority, lifetime, Vec::new())
     }
 
-    /// For clients that know the server by names of DNS and have no identity.
+    /// A certificate with DNS names, for clients that verify the server by name and have no identity.
     ///
     /// # Errors
-    /// [`TlsError::Issue`] where the authority signs nothing.
+    /// [`TlsError::Issue`] if the authority cannot sign.
     pub fn of_names(
         authority: Arc<Authority>,
         lifetime: Duration,
@@ -79,8 +79,8 @@ impl ServerCredentials {
         Ok(Self { authority, changes, lifetime, names, current })
     }
 
-    /// Replaces the certificate at 70 % of its life, and when the authority has changed, for ever. New handshakes see
-    /// the new one.
+    /// Renews the certificate at 70 % of its life and whenever the authority changes. Never returns. New handshakes use
+    /// the new certificate.
     pub async fn keep_fresh(&self) {
         let mut changes = self.changes.clone();
         loop {
@@ -88,7 +88,7 @@ impl ServerCredentials {
             let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(left * RENEW_AT / 100) => {}
-                // It is held here, so its sender does not end.
+                // `self.authority` keeps the sender alive.
                 _ = changes.changed() => {}
             }
             match issue(&self.authority, self.lifetime, &self.names) {
@@ -104,10 +104,10 @@ impl ServerCredentials {
         }
     }
 
-    /// TLS 1.3 and HTTP/1.1 for anybody: who calls is not asked.
+    /// TLS 1.3 and HTTP/1.1; clients need no certificate.
     ///
     /// # Errors
-    /// [`TlsError::Certificate`] where TLS 1.3 is not to be had.
+    /// [`TlsError::Certificate`] if TLS 1.3 is not available.
     pub fn open_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -119,8 +119,8 @@ impl ServerCredentials {
         Ok(config)
     }
 
-    /// TLS 1.3, HTTP/2, a client certificate of the trust bundle or none. Nothing is resumed, so
-    /// every connection shows a certificate that holds now.
+    /// TLS 1.3 and HTTP/2. Clients have a certificate of the trust bundle, or none. Sessions cannot be resumed, so
+    /// every connection shows a certificate that is valid now.
     pub(crate) fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
         let verifier = ClientVerifier::new(Arc::clone(&self.authority))?;
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -141,7 +141,7 @@ impl ResolvesServerCert for ServerCredentials {
 }
 
 impl fmt::Debug for ServerCredentials {
-    /// Leaves the key out.
+    /// The key is not printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("lifetime", &self.lifetime).finish_non_exhaustive()
     }

@@ -1,12 +1,12 @@
-//! Which proxy trusts what, as the proxies themselves report it, and the bundle that they are sent.
+//! The trust bundle that is sent to proxies, and which bundle each proxy reports to use.
 //!
 //! ```text
 //!  Authority ──► State::trust ──► every stream: TrustBundle ──► the proxy puts it into use
 //!                                                                  │
 //!  a rotation's next phase ◄── TrustTable ◄── TrustInUse (hash) ◄──┘
 //! ```
-//! A record lasts as long as its stream, and for [`DEPARTED`] longer if its proxy is not up to date: a proxy that
-//! connects again soon must not be overlooked meanwhile.
+//! A record lasts as long as its stream. If the proxy is not up to date, the record is kept for [`DEPARTED`] longer, so
+//! that a proxy that reconnects is not overlooked meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,14 +21,14 @@ use tokio::time::Instant;
 use crate::encodings::version_of;
 use crate::state::PlaneState;
 
-/// How long a proxy counts whose stream has ended before it used what it should. A proxy that lost its stream is back
-/// within a third of this.
+/// How long a proxy still counts whose stream ended before it used the wanted bundle. A proxy that has lost its stream
+/// reconnects within a third of this time.
 pub const DEPARTED: Duration = Duration::from_secs(20);
 
-/// What proxies accept.
+/// Proxies accept at least as many roots as the authority may have.
 const _: () = assert!(leno_identity::MAX_ROOTS <= leno_wire::trust::MAX_ROOTS);
 
-/// Most records of proxies without a stream; the oldest ones give way. As many as there may be streams.
+/// Most records of proxies without a stream: as many as there may be streams. For one more the oldest is dropped.
 const MAX_DEPARTED: usize = crate::MAX_STREAMS;
 
 /// What a proxy uses for its handshakes.
@@ -40,12 +40,12 @@ pub struct TrustInUse {
     pub issuer: String,
 }
 
-/// A proxy, and what it uses.
+/// A proxy, and the trust bundle that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyTrust {
     /// Its workload.
     pub instance: InstanceName,
-    /// What it has reported. `None` before its first report, and for ever if it is of an earlier release.
+    /// Its last report. `None` before the first one, and forever if the proxy is of an earlier release.
     pub in_use: Option<TrustInUse>,
     /// Whether its stream is open.
     pub connected: bool,
@@ -59,19 +59,19 @@ pub(crate) struct PublishedTrust {
     in_use: TrustInUse,
 }
 
-/// What all proxies of this control plane have reported.
+/// The reports of all proxies of this control plane.
 #[derive(Debug, Default)]
 pub(crate) struct TrustTable(Mutex<Records>);
 
 #[derive(Debug, Default)]
 struct Records {
     next: u64,
-    /// By stream: while a proxy connects again it has two.
+    /// By stream: a proxy that reconnects has two for a moment.
     open: BTreeMap<u64, (InstanceName, Option<TrustInUse>)>,
     departed: HashMap<InstanceName, (Option<TrustInUse>, Instant)>,
 }
 
-/// The record of one stream, until it is dropped.
+/// The record of one stream; dropping it ends the record.
 #[derive(Debug)]
 pub(crate) struct TrustRecord {
     state: Arc<PlaneState>,
@@ -102,7 +102,7 @@ impl PublishedTrust {
 }
 
 impl PlaneState {
-    /// Sends proxies the bundle of an authority whenever it changes. Never ends while the authority lives.
+    /// Publishes the bundle of an authority whenever it changes. Never returns while the authority exists.
     pub(crate) async fn follow_trust(&self, authority: &Authority) {
         let mut changes = authority.changes();
         loop {
@@ -114,7 +114,7 @@ impl PlaneState {
         }
     }
 
-    /// Sends proxies the bundle that the authority has now. From here on [`wanted_trust`](Self::wanted_trust) is of it.
+    /// Publishes the bundle that the authority has now. From here on [`wanted_trust`](Self::wanted_trust) returns it.
     pub fn publish_trust(&self, authority: &Authority) {
         let next = PublishedTrust::new(authority.trust_domain().as_str(), &authority.trust());
         let mut published = self.trust.write().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +123,8 @@ impl PlaneState {
         }
         let roots = authority.trust().bundle_der().len();
         if roots > leno_identity::MAX_ROOTS {
-            // Another replica has begun a rotation before it had the roots of another authority that this one has. It waits
-            // for this one.
+            // Another replica has begun a rotation before it had the roots of another authority, which this replica
+            // has. It waits until this one agrees.
             tracing::error!(
                 roots,
                 "the last trust bundle stays: proxies would refuse the next one"
@@ -142,19 +142,19 @@ impl PlaneState {
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What proxies should use now; `None` before it was published.
+    /// The bundle that proxies should use now; `None` before one was published.
     #[must_use]
     pub fn wanted_trust(&self) -> Option<TrustInUse> {
         self.published_trust().map(|published| published.in_use)
     }
 
-    /// The proxies that are connected here, and those that have just left without using what they should.
+    /// The proxies that are connected here, and those that have left recently without using the wanted bundle.
     #[must_use]
     pub fn proxies(&self) -> Vec<ProxyTrust> {
         self.trusting.proxies(self.wanted_trust().as_ref())
     }
 
-    /// Begins to record what the proxy of a stream uses.
+    /// Starts a record of the bundle that the proxy of a stream uses.
     pub(crate) fn record_trust(self: &Arc<Self>, instance: &InstanceName) -> TrustRecord {
         let number = self.trusting.open(instance);
         TrustRecord { state: Arc::clone(self), number }
@@ -166,7 +166,7 @@ impl TrustTable {
         let mut records = self.records();
         let number = records.next;
         records.next += 1;
-        // What a proxy has reported holds until it reports something else.
+        // The last report of a proxy is valid until it sends another one.
         let known = records.departed.remove(instance).and_then(|(in_use, _)| in_use);
         records.open.insert(number, (instance.clone(), known));
         number
@@ -197,7 +197,7 @@ impl TrustTable {
             now.duration_since(*left) < DEPARTED && in_use.as_ref() != wanted
         });
         let away = away.map(|(instance, (in_use, _))| (instance, in_use, false));
-        // Of two streams of one proxy the later one holds: its number is higher.
+        // If a proxy has two streams, the later one, which has the higher number, counts.
         let open = records.open.values().map(|(instance, in_use)| (instance, in_use, true));
         let latest: BTreeMap<_, _> = away
             .chain(open)
@@ -210,16 +210,16 @@ impl TrustTable {
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        // Whole entries only: what a panic left behind is still sound.
+        // Ignores poisoning: entries are inserted and removed as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TrustRecord {
-    /// Takes a report of the proxy.
+    /// Stores a report of the proxy.
     pub(crate) fn report(&self, reported: proto::TrustInUse) {
         let proto::TrustInUse { mut bundle, mut issuer } = reported;
-        // A hash and an identifier are shorter: what is longer equals neither.
+        // Valid hashes and identifiers are shorter, so a truncated value matches neither.
         bundle.truncate(bundle.floor_char_boundary(MAX_REPORTED));
         issuer.truncate(issuer.floor_char_boundary(MAX_REPORTED));
         self.state.trusting.report(self.number, TrustInUse { bundle, issuer });
@@ -258,7 +258,11 @@ mod tests {
         table.close(first, Instant::now());
         assert_eq!(facts(), [(Some(in_use("old")), false)]);
         let second = table.open(&web);
-        assert_eq!(facts(), [(Some(in_use("old")), true)], "until it reports, it is as it was");
+        assert_eq!(
+            facts(),
+            [(Some(in_use("old")), true)],
+            "until it reports, its last report counts"
+        );
         table.report(second, in_use("new"));
         let third = table.open(&web);
         table.report(third, in_use("newer"));

@@ -1,7 +1,8 @@
 //! Workloads whose proxies lack a feature that their policies require.
 //!
-//! A proxy names its features in its first request (`Node.features`). One of an earlier release serves on without the
-//! policies that it does not know; what it does not enforce is recorded here for as long as its stream lives.
+//! A proxy lists its features in its first request (`Node.features`). A proxy of an earlier release continues to serve
+//! without the policies that it does not know. This module records what it does not enforce, for as long as its stream
+//! lives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +11,10 @@ use leno_types::InstanceName;
 
 use crate::metrics::{GaugeGuard, Metrics};
 
-/// Policies that are named of one workload, and workloads of one policy; the others are counted.
+/// At most this many policies of a workload, and workloads of a policy, are named; the others are only counted.
 const NAMED: usize = 8;
 
-/// What the proxy of a workload does not enforce.
+/// The policies that the proxy of a workload does not enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnenforcedPolicies {
     /// The workload.
@@ -35,7 +36,7 @@ pub struct UnenforcingWorkloads {
     pub count: usize,
 }
 
-/// The records, by a number of their own: while a proxy connects again it has two streams. There are at most as many as
+/// The records, by stream. A proxy that reconnects has two streams for a moment. There are at most as many records as
 /// streams.
 #[derive(Debug, Default)]
 pub(crate) struct UnenforcedIndex(Mutex<Records>);
@@ -54,7 +55,7 @@ struct Unenforced {
     policies: Vec<String>,
 }
 
-/// A record, until it is dropped.
+/// A record; dropping it ends the record.
 pub(crate) struct UnenforcedRecord {
     index: Arc<UnenforcedIndex>,
     number: u64,
@@ -80,7 +81,7 @@ impl UnenforcedIndex {
         UnenforcedRecord { index: Arc::clone(self), number, _counted: counted }
     }
 
-    /// What is recorded, by workload.
+    /// The records by workload.
     pub(crate) fn by_workload(&self) -> Vec<UnenforcedPolicies> {
         let named = |one: &Arc<Unenforced>| UnenforcedPolicies {
             instance: one.instance.clone(),
@@ -91,7 +92,7 @@ impl UnenforcedIndex {
         self.latest().iter().map(named).collect()
     }
 
-    /// The same, by policy.
+    /// The records by policy.
     pub(crate) fn by_policy(&self) -> BTreeMap<String, UnenforcingWorkloads> {
         let mut policies: BTreeMap<String, UnenforcingWorkloads> = BTreeMap::new();
         for one in self.latest() {
@@ -111,14 +112,14 @@ impl UnenforcedIndex {
         let records = self.records();
         let by_workload =
             |one: &Arc<Unenforced>| ((one.instance.clone(), one.feature), one.clone());
-        // Of two streams of one workload the later one holds: its number is higher.
+        // If a workload has two streams, the later one, which has the higher number, counts.
         let latest: BTreeMap<_, _> = records.by_number.values().map(by_workload).collect();
         drop(records);
         latest.into_values().collect()
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        // Whole entries only: what a panic left behind is still sound.
+        // Ignores poisoning: entries are inserted and removed as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_policy_all_workloads_are_counted_and_the_first_are_named() {
+    fn all_workloads_of_a_policy_are_counted_and_the_first_are_named() {
         let (index, metrics) = (Arc::new(UnenforcedIndex::default()), Arc::default());
         let record = |nth: usize, policies: &[&str]| {
             let instance = format!("shop/web-{nth:02}").parse().unwrap();

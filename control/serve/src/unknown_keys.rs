@@ -1,4 +1,4 @@
-//! Issuers of tokens whose keys proxies do not have, until their keys are fetched again.
+//! Collects issuers of tokens whose keys proxies do not have, until the keys are fetched again.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use crate::state::PlaneState;
 
-/// Most issuers that wait. Proxies repeat what finds no place.
+/// Most issuers in the queue. An issuer that does not fit is reported again by the proxy.
 const MAX_ISSUERS: usize = 256;
 
 /// The issuers that proxies have reported.
@@ -20,7 +20,7 @@ pub(crate) struct UnknownKeys {
 
 impl UnknownKeys {
     fn add(&self, issuer: String) {
-        // A set is whole while the lock is held.
+        // Ignores poisoning: an insertion is complete or did not happen.
         let mut issuers = self.issuers.lock().unwrap_or_else(PoisonError::into_inner);
         if issuers.len() < MAX_ISSUERS && issuers.insert(issuer) {
             self.arrived.notify_one();
@@ -33,8 +33,8 @@ impl UnknownKeys {
 }
 
 impl PlaneState {
-    /// Takes a proxy's report. An issuer counts if a policy of that workload names it: a proxy has no keys fetched for
-    /// policies of other workloads.
+    /// Handles a proxy's report. An issuer counts only if a policy of the proxy's own workload names it, so that a
+    /// proxy cannot have keys fetched for policies of other workloads.
     pub(crate) fn report_unknown_keys(&self, instance: &InstanceName, issuers: Vec<String>) {
         let Some(policy) = self.server_policy(instance).filter(|_| !issuers.is_empty()) else {
             return;
@@ -51,7 +51,7 @@ impl PlaneState {
         }
     }
 
-    /// Waits until tokens name keys that proxies do not have, and returns the issuers. Cancelling it loses none.
+    /// Waits until proxies report tokens with unknown keys, and returns the issuers. Cancelling it loses none.
     pub async fn unknown_keys(&self) -> BTreeSet<String> {
         loop {
             let issuers = self.unknown_keys.take();

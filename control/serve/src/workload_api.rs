@@ -1,13 +1,13 @@
-//! The SPIFFE Workload API, by which applications of `leno up` get certificates of their own.
+//! The SPIFFE Workload API, through which applications of `leno up` get certificates of their own.
 //!
 //! ```text
 //!  application ── Unix socket ──► CgroupAttestor: which instance ──► State: its identity
 //!      ▲                                                                │
 //!      └──── certificate, key, bundle ◄── Authority ◄───────────────────┘
-//!      └──── again at 70 % of its life, and when the authority or the identity has changed
+//!      └──── again at 70 % of its life, and when the authority or the identity changes
 //! ```
 //!
-//! A stream ends with its client, and when its instance has no identity any more.
+//! A stream ends with its client, or when its instance no longer has an identity.
 
 mod attest;
 mod connections;
@@ -36,7 +36,7 @@ use crate::state::PlaneState;
 pub use attest::CgroupAttestor;
 use connections::CallingInstance;
 
-/// When certificates are replaced, in hundredths of their life.
+/// When certificates are renewed, in percent of their life.
 const RENEW_AT: u32 = 70;
 
 /// A listening server of the Workload API. [`WorkloadApi::run`] serves.
@@ -48,7 +48,7 @@ pub struct WorkloadApi {
     issuer: WorkloadIssuer,
 }
 
-/// What certificates are made of.
+/// What is needed to issue certificates.
 #[derive(Clone, Debug)]
 struct WorkloadIssuer {
     authority: Arc<Authority>,
@@ -57,10 +57,10 @@ struct WorkloadIssuer {
 }
 
 impl WorkloadApi {
-    /// Listens on a Unix socket, in place of one of an earlier process. Every user may connect.
+    /// Listens on a Unix socket, and replaces that of an earlier process. All users may connect.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn bind(
         path: &Path,
         attestor: CgroupAttestor,
@@ -80,10 +80,10 @@ impl WorkloadApi {
         Ok(Self { listener, path: path.to_owned(), attestor, issuer })
     }
 
-    /// Serves until `stop` says true or its sender is dropped.
+    /// Serves until `stop` is true or its sender is dropped.
     ///
     /// # Errors
-    /// [`ServeError::Ended`], never because of a client.
+    /// [`ServeError::Ended`]; a client cannot cause it.
     pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), ServeError> {
         let Self { listener, path, attestor, issuer } = self;
         tracing::info!(path = %path.display(), "serving the SPIFFE Workload API");
@@ -99,7 +99,7 @@ impl WorkloadApi {
             );
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
-            // A dropped sender says the same.
+            // If the sender was dropped, the process is ending, too.
             _ = stop.wait_for(|stop| *stop) => Ok(()),
         }
     }
@@ -123,7 +123,7 @@ impl AnswerSource for WorkloadIssuer {
     }
 }
 
-/// The instance that a call is of.
+/// The instance that sent the call.
 fn caller(of: &Extensions) -> Result<InstanceName, Status> {
     let caller = of
         .get::<CallingInstance>()
@@ -136,7 +136,7 @@ fn caller(of: &Extensions) -> Result<InstanceName, Status> {
 }
 
 impl WorkloadIssuer {
-    /// Answers, and answers again whenever the answer has changed or is due.
+    /// Sends an answer, and another one whenever the answer has changed or its certificate must be renewed.
     async fn follow<T, F>(
         self,
         instance: InstanceName,
@@ -168,7 +168,7 @@ impl WorkloadIssuer {
             }
             tokio::select! {
                 () = after(due) => {}
-                // The authority is held here, so that its sender does not end.
+                // `self.authority` keeps the sender alive.
                 _ = trust.changed() => {}
                 () = self.changed(&instance, identity.as_ref()) => {}
                 () = responses.closed() => return,
@@ -176,7 +176,7 @@ impl WorkloadIssuer {
         }
     }
 
-    /// Waits until the identity of an instance is another one.
+    /// Waits until the identity of an instance changes.
     async fn changed(&self, instance: &InstanceName, before: Option<&Identity>) {
         let mut versions = self.state.subscribe();
         while self.state.identity_of(instance).as_ref() == before {
@@ -192,7 +192,7 @@ impl WorkloadIssuer {
     ) -> Result<(X509svidResponse, Option<Duration>), Status> {
         let (authority, lifetime, of) =
             (Arc::clone(&self.authority), self.lifetime, identity.clone());
-        // A signature is work, not waiting.
+        // Signing needs a processor for a while, so it runs as a blocking task.
         let made =
             tokio::task::spawn_blocking(move || authority.workload_certificate(&of, lifetime));
         let ended = |_| Status::unavailable("the control plane is ending");

@@ -1,7 +1,7 @@
 //! The supervisors of node proxies that are connected: one, or two while one replaces the other.
 //!
 //! ```text
-//!                     the pod is new, or its broker has ended       
+//!                     the pod is new, or its broker has ended
 //!                              │ Serve
 //!          the current one is  ▼      Served        Serving
 //!                             Told ──────────► Joined ──────► Serving ──► all others: Release (succeeded)

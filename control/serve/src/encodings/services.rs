@@ -1,4 +1,4 @@
-//! The encodings of one service: its routes and policy, its endpoints, and how these changed.
+//! The encodings of one service: its routes and policy, its endpoints, and the changes of the endpoints.
 //!
 //! ```text
 //!   version "F.E":  F  everything but endpoints, one for each set of routes the service comes with
@@ -15,18 +15,18 @@ use leno_wire::encode::{self, EndpointsUpdate};
 use super::{EncodedResource, version_of};
 use crate::metrics::Metrics;
 
-/// Most steps that are kept of one service. A stream is at most this many changes behind, or it gets
-/// all endpoints; a slow stream skips versions, so that it takes seconds without a word.
+/// Most steps that are kept of one service. A stream that is further behind gets all endpoints. A slow stream skips
+/// versions, so it is this far behind only after seconds without a message.
 const MAX_STEPS: usize = 64;
-/// Most encodings of one service at a time: one for each version that streams hold. For one more all
-/// are dropped, and made again when a stream needs them.
+/// Most encodings of one service at a time: one for each version that streams hold. If there are more, all are dropped,
+/// and encoded again when a stream needs them.
 const MAX_ENCODED: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ServiceVersions {
     fronts: Vec<BareService>,
     endpoints: Option<EndpointsLog>,
-    /// For the version that a proxy holds, empty for none, what makes another version of it.
+    /// For each version that a proxy may hold (empty for none), the resource that updates it.
     encoded: Vec<(String, EncodedResource)>,
 }
 
@@ -44,12 +44,12 @@ struct EndpointsLog {
     service: Arc<Service>,
     version: String,
     all: Bytes,
-    /// Each with the version that it starts from, oldest first; the last leads to `version`.
+    /// Each step with the version that it starts from, oldest first; the last one leads to `version`.
     steps: VecDeque<(String, Bytes)>,
 }
 
 impl ServiceVersions {
-    /// What makes `service` of the version that the proxy holds. `None` if it is that version.
+    /// The resource that updates a proxy to `service` from the version that it holds. `None` if it holds that version.
     pub(super) fn changed(
         &mut self,
         (name, service): (&str, &Arc<Service>),
@@ -80,7 +80,7 @@ impl ServiceVersions {
             None => EndpointsUpdate::All(&endpoints.all),
         };
         let any = encode::service_update((!has_front).then_some(&*front.bytes), update);
-        // The proxy has the addresses with the rest.
+        // The addresses are only sent with the rest of the service.
         let ips = if has_front { [].as_slice() } else { service.vips.as_slice() };
         let made = EncodedResource::of(name, version.into(), any, ips);
         if self.encoded.len() == MAX_ENCODED {
@@ -90,7 +90,7 @@ impl ServiceVersions {
         Some(made)
     }
 
-    /// Goes on to the endpoints of `service`, which is newer or has the same.
+    /// Advances to the endpoints of `service`, which is the same or newer.
     fn follow(&mut self, service: &Arc<Service>) {
         if self.endpoints.as_ref().is_some_and(|log| log.is_of(service)) {
             return;
@@ -102,11 +102,11 @@ impl ServiceVersions {
         }
     }
 
-    /// The position of the service without its endpoints.
+    /// The index in `fronts` of the service without its endpoints.
     fn front(&mut self, service: &Arc<Service>) -> usize {
         let known = self.fronts.iter().position(|front| Arc::ptr_eq(&front.service, service));
         known.unwrap_or_else(|| {
-            // The index has replaced a value that only this refers to.
+            // Drops fronts that the index has replaced: only this list refers to them.
             self.fronts.retain(|front| Arc::strong_count(&front.service) > 1);
             let bytes = encode::front(service);
             let version = version_of(&bytes);
@@ -135,7 +135,7 @@ impl EndpointsLog {
     fn follow(&mut self, service: &Arc<Service>) {
         let mut next = Self::new(service);
         if next.version == self.version {
-            // Equal values; the encodings hold.
+            // The content is equal, so the encodings stay valid.
             self.service = next.service;
             return;
         }
@@ -143,7 +143,7 @@ impl EndpointsLog {
             next.steps = std::mem::take(&mut self.steps);
             next.steps.push_back((std::mem::take(&mut self.version), step));
         }
-        // Steps are worth keeping for as long as all of them are less than the whole.
+        // Steps are only useful while they are smaller than the whole list of endpoints.
         let mut kept: usize = next.steps.iter().map(|(_, step)| step.len()).sum();
         while kept > next.all.len() || next.steps.len() > MAX_STEPS {
             let Some((_, step)) = next.steps.pop_front() else { break };
@@ -154,7 +154,7 @@ impl EndpointsLog {
 
     /// The steps from a version to the newest one. `None` if they are not kept.
     fn since(&self, version: &str) -> Option<Vec<Bytes>> {
-        // The last such step: a service may have had the same endpoints more than once.
+        // The last such step, because a service may have had the same endpoints more than once.
         let first = self.steps.iter().rposition(|(from, _)| from == version)?;
         Some(self.steps.range(first..).map(|(_, step)| step.clone()).collect())
     }

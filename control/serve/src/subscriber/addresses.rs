@@ -1,4 +1,4 @@
-//! The services and workloads that one stream asked for.
+//! The services and workloads that one stream has subscribed to.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,55 +10,55 @@ use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 use super::{RefusedNames, ResponseBatch, StreamKey};
 use crate::encodings::{MAX_RESOURCE, ResourceValue};
 
-/// A batch is closed once it has this many bytes of resources, so that a proxy with much to fetch
-/// begins with the first part and no message nears the bound of the wire.
+/// A batch ends once its resources have this many bytes. So a proxy that fetches much can start with the first part,
+/// and no message comes near the limit of the protocol.
 const BATCH_BYTES: usize = 1 << 20;
 
 #[derive(Default)]
 pub(super) struct AddressSubscriptions {
-    /// The first request of the type has been taken.
+    /// The first request of this type was handled.
     begun: bool,
-    /// What the answers so far were made for.
+    /// The client for which the answers so far were resolved.
     client: Option<Arc<str>>,
-    /// What a reconnected proxy holds is to be compared with what it asks for.
+    /// The proxy has reconnected, and its resources must be compared with its subscriptions.
     resumed: bool,
     asked: HashMap<Subject, Subscription>,
-    /// Resources by name, as the proxy has them.
+    /// The resources that the proxy holds, by name.
     held: HashMap<Arc<str>, HeldResource>,
-    /// Subjects to answer.
+    /// The subjects that must be answered.
     due: HashSet<Subject>,
-    /// Resources to send with the next batches, by name.
+    /// The resources to send in the next batches, by name.
     pending: BTreeMap<Arc<str>, ResourceValue>,
-    /// Names to be reported as gone once `pending` is empty.
+    /// Names to report as removed once `pending` is empty.
     gone: BTreeSet<String>,
 }
 
-/// One subject that the proxy asked for.
+/// One subject that the proxy has subscribed to.
 #[derive(Default)]
 struct Subscription {
     answer: LastAnswer,
-    /// The workload uses it: it was not only prefetched.
+    /// The workload uses it; otherwise it was only prefetched.
     used: bool,
-    /// The service whose use it is counted as.
+    /// The service whose use was recorded for it.
     counted: Option<ServiceName>,
 }
 
-/// The last answer for a subject.
+/// The last answer to a subject.
 #[derive(Default)]
 enum LastAnswer {
     #[default]
     None,
-    /// The name of the resource.
+    /// The name of the resource that was sent.
     Resource(Arc<str>),
     Absent,
 }
 
-/// One resource that the proxy holds or is about to hold.
+/// One resource that the proxy holds or will be sent.
 #[derive(Default)]
 struct HeldResource {
     /// `None` until it is sent.
     version: Option<Arc<str>>,
-    /// How many subjects lead to it. At 0 the resource goes.
+    /// How many subjects lead to it. At 0 the resource is removed.
     subjects: usize,
 }
 
@@ -109,7 +109,7 @@ impl AddressSubscriptions {
         let subscriptions = &stream.state.subscriptions;
         let within = subscriptions.add(&stream.mailbox, (namespace, held), added.iter());
         for subject in added.drain(within..) {
-            // Answered as a name that there is not: the proxy asks for it again later.
+            // Answered like a name that does not exist, so the proxy asks again later.
             taken.refused += 1;
             self.asked.remove(&subject);
             self.due.remove(&subject);
@@ -118,8 +118,8 @@ impl AddressSubscriptions {
         taken
     }
 
-    /// Ends a subscription, and with it the resource that no other one leads to: the proxy drops it
-    /// too, and gets it again if it asks again.
+    /// Ends a subscription. If no other one leads to its resource, that is forgotten: the proxy drops it as well, and
+    /// gets it again if it asks again.
     fn unsubscribe(&mut self, name: &str, stream: &StreamKey) -> Option<Subject> {
         let subject = names::subject(name)?;
         let ended = self.asked.remove(&subject)?;
@@ -134,7 +134,7 @@ impl AddressSubscriptions {
 
     pub(super) fn collect(&mut self, changed: HashSet<Subject>) {
         let Self { asked, due, .. } = self;
-        // One that was unsubscribed meanwhile needs no answer.
+        // A subject that was unsubscribed meanwhile needs no answer.
         due.extend(changed.into_iter().filter(|subject| asked.contains_key(subject)));
     }
 
@@ -146,11 +146,11 @@ impl AddressSubscriptions {
         self.is_due() || !self.pending.is_empty() || self.resumed
     }
 
-    /// Finds out what is to be sent.
+    /// Determines what must be sent.
     pub(super) fn compare(&mut self, stream: &StreamKey) {
         let client = stream.state.look(|index| index.client_of(&stream.instance));
         if self.client.replace(Arc::clone(&client)).is_some_and(|before| before != client) {
-            // The instance is known only now, or is a waypoint no longer.
+            // The instance has become known, or is no longer a waypoint, so all answers may change.
             self.due.extend(self.asked.keys().cloned());
         }
         let due = std::mem::take(&mut self.due);
@@ -205,8 +205,8 @@ impl AddressSubscriptions {
         self.pending.insert(name, value);
     }
 
-    /// Notes that a subject no longer leads where it led, and that the proxy must hear if the
-    /// resource is gone with it.
+    /// Notes that a subject no longer leads to `from`. If no other subject leads to that resource, the proxy must be
+    /// told that it is gone.
     fn lead_away(&mut self, from: LastAnswer) {
         if let LastAnswer::Resource(name) = from
             && self.release(&name)
@@ -215,7 +215,7 @@ impl AddressSubscriptions {
         }
     }
 
-    /// One subject less that leads to a resource; whether the proxy held it and nothing leads to it.
+    /// Counts one subject less for a resource. Returns whether the proxy held it and no subject leads to it any more.
     fn release(&mut self, name: &Arc<str>) -> bool {
         let Some(holding) = self.held.get_mut(name) else { return false };
         holding.subjects = holding.subjects.saturating_sub(1);
@@ -238,7 +238,7 @@ impl AddressSubscriptions {
             };
             let length = encoded.bytes.len();
             if length > MAX_RESOURCE {
-                // Its message would end the stream, again and again, and with it news of all others.
+                // Sending it would end the stream each time, and the proxy would get no other changes either.
                 stream.state.metrics.resources_too_large.increment();
                 let instance = &stream.instance;
                 tracing::error!(%instance, name = &*name, length, "a resource is too large to be sent: \
@@ -254,7 +254,7 @@ impl AddressSubscriptions {
             batch.resources.push(encoded.bytes);
         }
         if self.pending.is_empty() {
-            // Last, so that an address that moves to another resource is never without one.
+            // Removals go last, so that an address that moves to another resource always has one.
             batch.removed = std::mem::take(&mut self.gone).into_iter().collect();
         }
         (!batch.resources.is_empty() || !batch.removed.is_empty()).then_some(batch)
@@ -269,7 +269,7 @@ impl AddressSubscriptions {
 }
 
 impl Subscription {
-    /// Counts it as a use of the service that it leads to now.
+    /// Records the subject as a use of the service that it leads to now.
     fn count(&mut self, service: Option<&ServiceName>, stream: &StreamKey) {
         let service = service.filter(|_| self.used);
         if self.counted.as_ref() == service {

@@ -1,4 +1,4 @@
-//! Objects into the index; what each stream sends, and which streams a change wakes.
+//! The tests feed objects into the index, and check what each stream is sent and which streams a change wakes.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use leno_wire::{decode, names};
 
 use super::*;
 
-/// A proxy's view of its stream: what it would hold after each batch.
+/// A proxy at the other end of a stream: what it holds after each batch.
 struct Proxy {
     subscriber: Subscriber,
-    /// With their versions.
+    /// By name, each with its version.
     held: HashMap<String, (String, Service)>,
 }
 
@@ -70,7 +70,8 @@ impl Proxy {
         });
     }
 
-    /// Takes every batch as a proxy does. The names that came and those that went, and the bytes.
+    /// Receives every batch as a proxy does. Returns the names that were added, those that were removed, and the number
+    /// of bytes.
     fn receive(&mut self) -> (Vec<String>, Vec<String>, usize) {
         let (mut came, mut went, mut size) = (Vec::new(), Vec::new(), 0);
         while let Some(batch) = self.subscriber.flush() {
@@ -109,7 +110,11 @@ fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
         })
         .collect();
     let (woken, encoded) = (wakeups(&state), encodings(&state));
-    assert_eq!((woken, encoded), (0, 14), "each of the 14 services asked for once, for 50 answers");
+    assert_eq!(
+        (woken, encoded),
+        (0, 14),
+        "each of the 14 subscribed services once, for 50 answers"
+    );
     // Service 5 is asked for by the proxies 0 to 4.
     apply(&state, &service(5, &[1, 2]));
     assert_eq!(wakeups(&state) - woken, 5);
@@ -118,7 +123,7 @@ fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
         assert_eq!(proxy.receive().0, expected);
     }
     assert_eq!(encodings(&state) - encoded, 1);
-    // In the same namespace, and nothing that a stream asked for.
+    // A service in the same namespace, to which no stream is subscribed.
     apply(&state, &service(20, &[1, 2]));
     assert_eq!(wakeups(&state) - woken, 5);
     drop(proxies);
@@ -128,7 +133,7 @@ fn a_change_wakes_the_streams_that_asked_and_is_encoded_once() {
 }
 
 #[test]
-fn changes_before_a_stream_looks_cost_one_wake_up_and_one_answer() {
+fn changes_before_a_stream_reads_them_cost_one_wake_up_and_one_answer() {
     let state = state();
     apply(&state, &service(1, &[1]));
     let mut proxy = Proxy::new(&state, "shop/web-0");
@@ -179,7 +184,7 @@ fn a_resource_goes_with_the_last_subject_that_leads_to_it() {
     proxy.ask(&[], &["service/shop/s1"]);
     apply(&state, &service(1, &[3]));
     assert_eq!(proxy.receive(), (vec![], vec![], 0));
-    // The proxy dropped it too, so it is sent again.
+    // The proxy has dropped it, too, so it is sent again.
     proxy.ask(&["ip/10.96.0.1"], &[]);
     assert_eq!(proxy.receive().0, ["service/shop/s1"]);
     delete(&state, "s1");
@@ -190,7 +195,7 @@ fn a_resource_goes_with_the_last_subject_that_leads_to_it() {
 }
 
 #[test]
-fn a_policy_wakes_its_own_proxy_alone() {
+fn a_policy_wakes_only_its_own_proxy() {
     let state = state();
     let workload = |name: &str, mtls: &str| {
         format!(
@@ -275,7 +280,7 @@ async fn unknown_keys_count_for_issuers_of_the_proxys_own_policy() {
     assert_eq!(state.unknown_keys().await, ["own".to_owned()].into());
 }
 
-/// A proxy that cannot be sent its policies would go on with those of before, which may permit more.
+/// If its policies were not sent, the proxy would keep the earlier ones, which may permit more.
 #[test]
 fn policies_that_are_too_many_or_too_large_are_sent_as_one_that_denies_every_client() {
     let policies = |number: usize, rules: usize, bytes: usize| -> String {
@@ -321,7 +326,7 @@ fn policies_that_are_too_many_or_too_large_are_sent_as_one_that_denies_every_cli
     }
 }
 
-/// Numbers without a pattern, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -330,7 +335,7 @@ fn random(state: &mut u64) -> usize {
 }
 
 #[test]
-fn whatever_a_stream_misses_it_ends_with_the_newest_state() {
+fn a_stream_that_misses_changes_ends_with_the_newest_state() {
     let state = state();
     let mut seed = 0x9e37_79b9_7f4a_7c15;
     let mut endpoints: Vec<usize> = (1..100).collect();
@@ -349,7 +354,7 @@ fn whatever_a_stream_misses_it_ends_with_the_newest_state() {
         endpoints.sort_unstable();
         endpoints.dedup();
         apply(&state, &service(1, &endpoints));
-        // Proxy 0 follows each change, the others look now and then, and may start over.
+        // Proxy 0 follows each change. The others read now and then, and may reconnect.
         for (nth, proxy) in proxies.iter_mut().enumerate() {
             if nth == 0 || random(&mut seed).is_multiple_of(nth * 20) {
                 proxy.receive();

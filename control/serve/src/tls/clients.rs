@@ -1,4 +1,4 @@
-//! The check of clients' certificates, by the roots that the authority has at the time.
+//! Verifies clients' certificates against the roots that the authority trusts at that time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,14 +11,14 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 
 use super::{TlsError, provider};
 
-/// A certificate of the trust bundle, or none.
+/// Accepts certificates of the trust bundle, and clients without a certificate.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     authority: Arc<Authority>,
     built: RwLock<BuiltVerifier>,
 }
 
-/// A verifier, and what it was built from.
+/// A verifier, and the trust bundle that it was built from.
 #[derive(Clone, Debug)]
 struct BuiltVerifier {
     trust: Arc<AuthorityTrust>,
@@ -31,7 +31,7 @@ impl ClientVerifier {
         Ok(Self { authority, built })
     }
 
-    /// The verifier of what is trusted now. If that cannot be used, what was trusted before stays.
+    /// The verifier for the present trust bundle. If that is not usable, the verifier of the bundle before stays.
     fn chain(&self) -> Arc<dyn ClientCertVerifier> {
         let trust = self.authority.trust();
         let built = self.built.read().unwrap_or_else(PoisonError::into_inner).clone();

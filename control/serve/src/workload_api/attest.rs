@@ -1,4 +1,4 @@
-//! Which instance of a mesh of `leno up` a process belongs to.
+//! Finds the instance of a local mesh that a process belongs to.
 
 use std::fs;
 use std::io;
@@ -11,36 +11,36 @@ use tokio::net::UnixStream;
 /// The control group of an instance's application, below that of the instance.
 const APPLICATION: &str = "app";
 
-/// Names processes by their control group, which `leno up` puts them into before they run, and which they cannot leave
-/// without rights over the hierarchy.
+/// Identifies processes by their control group. `leno up` puts them into it before they run, and they cannot leave it
+/// without permissions for the hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupAttestor {
-    /// The control group of the mesh, with a slash at its end.
+    /// The path of the mesh's control group, with a slash at its end.
     mesh: String,
 }
 
-/// Why a process is no workload.
+/// Why a process belongs to no workload.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttestError {
-    /// The kernel does not say which process it is.
+    /// The kernel does not identify the process.
     #[error("the process cannot be identified")]
     Process(#[source] io::Error),
-    /// It is in a PID namespace that this process does not see.
+    /// It is in a PID namespace that is not visible from here.
     #[error("the process is not of this machine's PID namespace")]
     Namespace,
-    /// It has ended since it connected, and its number may be another process's.
+    /// It has ended since it connected, and another process may have its number.
     #[error("the process has ended")]
     Ended,
-    /// It is no application of the mesh.
+    /// It is not an application of the mesh.
     #[error("the process is in the control group {0:?}, which is of no application of the mesh")]
     Group(String),
 }
 
 impl CgroupAttestor {
-    /// For the mesh whose control plane this process is: its group is beside those of the instances.
+    /// For the mesh whose control plane this process is. Its control group is beside those of the instances.
     ///
     /// # Errors
-    /// The group of this process cannot be read.
+    /// The control group of this process cannot be read.
     pub fn of_own_mesh() -> io::Result<Self> {
         let own = group_of("self")?;
         let mesh = own.rsplit_once('/').map_or("", |(mesh, _)| mesh);
@@ -51,7 +51,7 @@ impl CgroupAttestor {
     pub(super) fn instance(&self, stream: &UnixStream) -> Result<InstanceName, AttestError> {
         let credentials = stream.peer_cred().map_err(AttestError::Process)?;
         let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(AttestError::Namespace)?;
-        // Before Linux 6.5 there is none.
+        // Linux has it since 6.5.
         let process = getsockopt(stream, PeerPidfd).ok();
         let group = group_of(&pid.to_string()).map_err(AttestError::Process)?;
         if process.is_some_and(|process| number_of(&process) != Some(pid)) {
@@ -75,7 +75,7 @@ fn group_of(pid: &str) -> io::Result<String> {
     group.map(str::to_owned).ok_or_else(|| io::Error::other("it has no control group of version 2"))
 }
 
-/// The number of a process while it is there.
+/// The number of a process, if it still exists.
 fn number_of(process: &OwnedFd) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_is_named_by_the_group_of_its_application_alone() {
+    fn only_the_control_group_of_an_application_names_an_instance() {
         let of_mesh = CgroupAttestor { mesh: "/leno/default/".to_owned() };
         let instance = |group: &str| of_mesh.instance_of(group).map(|name| name.to_string());
         for group in ["/leno/default/shop.web-0/app", "/leno/default/shop.web-0/app/own/below"] {
