@@ -1,4 +1,4 @@
-//! What the interface answers: the types of its JSON, which `dashboard/web/src/api.ts` has as well.
+//! The answers of the interface: the types of its JSON. `dashboard/web/src/api.ts` declares them as well.
 //!
 //! | path | answer | parameters |
 //! |---|---|---|
@@ -11,10 +11,11 @@
 //! | `/api/v1/policies` | [`Policies`](crate::inventory::Policies) | `at`, `window` |
 //! | `/api/v1/flows` | [`Flows`](crate::inventory::Flows) | |
 //!
-//! Each takes `namespaces`, a list with commas: only what of these may be seen is answered about. `leno dashboard` itself answers
-//! `/api/v1/checks`, `/api/v1/authority` and `/api/v1/document`, with the rights of its user. [`crate::grpc`] has the same, typed.
+//! Each path takes `namespaces`, a list with commas, to restrict the answer to some of the namespaces that the reader
+//! may see. `leno dashboard` itself answers `/api/v1/checks`, `/api/v1/authority` and `/api/v1/document`, with the
+//! rights of its user. [`crate::grpc`] offers the same as typed messages.
 //!
-//! Times are milliseconds since 1970, spans milliseconds. A name is `namespace/name`.
+//! Times are milliseconds since 1970, durations are milliseconds. A name is `namespace/name`.
 
 use leno_observe::stat::LatencyQuantiles;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::fair::keep_fairly;
 use crate::history::Mark;
 
-/// The mesh now.
+/// The present state of the mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
     /// Its name.
@@ -35,16 +36,17 @@ pub struct Overview {
     pub to_ms: Option<u64>,
     /// The time between two observations.
     pub step_ms: u64,
-    /// How much memory the history takes; 0 for who may not see all namespaces, as the next one.
+    /// Memory used by the history; 0 for readers who may not see all namespaces.
     pub history_bytes: u64,
-    /// Counts that were lost because there were too many workloads and edges.
+    /// Counts that were lost because there were too many workloads and edges; 0 for readers who may not see all
+    /// namespaces.
     pub lost: u64,
     /// The state of the mesh at the last observation.
     #[serde(flatten)]
     pub state: MeshState,
 }
 
-/// What is known of the mesh beside the counts of its proxies.
+/// What is known about the mesh besides the counters of its proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshState {
     /// Whether the control plane runs.
@@ -60,21 +62,22 @@ pub struct MeshState {
     /// Proxies that were started again within the last day, the oldest first.
     #[serde(default)]
     pub restarted: Vec<Restart>,
-    /// Applications that ended by themselves within the last day, the oldest first.
+    /// Applications that ended unexpectedly within the last day, the oldest first.
     #[serde(default)]
     pub ended: Vec<Restart>,
-    /// What instances and connections show beside the counts of proxies, within the last day.
+    /// Signs from instances and connections, within the last day.
     #[serde(default)]
     pub signs: Vec<Sign>,
     /// Why the last edit of the documents was refused.
     pub refused_edit: Option<String>,
 }
 
-/// Most entries of a list of the [`MeshState`]. A mesh in which more instances take no traffic is broken as a whole.
+/// Most entries of each list of a [`MeshState`]. A mesh in which more instances take no traffic is broken as a whole.
 pub(crate) const MAX_STATE: usize = 4_096;
 
 impl MeshState {
-    /// Drops what is beyond the bound of each list, of the namespace that has the most, and returns how many entries that was.
+    /// Shortens each list to its bound, by dropping entries of the namespace that has the most. Returns how many
+    /// entries were dropped.
     pub(crate) fn bound(&mut self) -> usize {
         let mut dropped = 0;
         for list in [&mut self.unready, &mut self.deaf] {
@@ -89,13 +92,13 @@ impl MeshState {
     }
 }
 
-/// The control plane.
+/// The state of the control plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlPlane {
     /// It runs.
     Running,
-    /// It does not run: proxies serve on what they were told last.
+    /// It does not run: proxies continue with their last configuration.
     Away,
     /// No workload has a proxy.
     #[default]
@@ -111,15 +114,15 @@ pub struct Unready {
     pub workload: String,
     /// Its name.
     pub instance: String,
-    /// Why, where that is known.
+    /// Why, if that is known.
     pub reason: String,
-    /// How many instances the workload has.
+    /// The number of instances of the workload.
     pub of: u32,
     /// Whether it is still being started.
     pub starting: bool,
 }
 
-/// A process of an instance that ended, once or several times between two observations.
+/// One or more ends of an instance's process between two observations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
     /// The namespace of its instance.
@@ -128,32 +131,32 @@ pub struct Restart {
     pub workload: String,
     /// Its instance.
     pub instance: String,
-    /// When that was observed, in milliseconds since 1970.
+    /// When they were observed, in milliseconds since 1970.
     pub at_ms: u64,
     /// How often it ended.
     pub times: u32,
-    /// How it had ended the last time: `was ended by SIGKILL`.
+    /// How the process ended the last time: `was ended by SIGKILL`.
     pub ended: String,
 }
 
-/// Evidence about a workload that the counts of its clients do not have.
+/// Evidence about a workload that does not come from the counters of its clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sign {
-    /// What it is.
+    /// Its kind.
     pub kind: SignKind,
     /// The namespace of the workload.
     pub namespace: String,
     /// The workload.
     pub workload: String,
-    /// Its instance, the other workload (`shop/db`), or the name that was looked up.
+    /// The instance, the other workload (`shop/db`), or the name that was looked up, depending on the kind.
     pub subject: String,
-    /// When it was observed last, in milliseconds since 1970.
+    /// When it was last observed, in milliseconds since 1970.
     pub at_ms: u64,
-    /// In one line.
+    /// A description in one line.
     pub line: String,
 }
 
-/// The kinds of a [`Sign`], the likelier cause first.
+/// The kinds of a [`Sign`], in the order of how likely they are the cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignKind {
@@ -161,11 +164,11 @@ pub enum SignKind {
     Expired,
     /// An instance looks up a name that does not exist, or that no resolver answers.
     UnknownName,
-    /// An instance waits for the processor because of its own limit.
+    /// An instance is throttled by its own CPU limit.
     Throttled,
-    /// The kernel sends many TCP segments again, because they were lost.
+    /// The kernel retransmits many TCP segments, because they were lost.
     Lossy,
-    /// One instance fails, or is slow, and the others are not.
+    /// One instance fails or is slow, and the others are not.
     Outlier,
 }
 
@@ -186,13 +189,13 @@ pub struct Topology {
     pub edges: Vec<Edge>,
     /// What is broken, the worst first.
     pub problems: Vec<Problem>,
-    /// Most workloads, edges and rules of routes at once that the history was too small for; 0 for who may not see all
-    /// namespaces.
+    /// How many workloads, edges and rules of routes did not fit into the history, at most at one time; 0 for readers
+    /// who may not see all namespaces.
     #[serde(default)]
     pub left_out: u64,
 }
 
-/// A workload as a server.
+/// A workload in its role as a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// Its namespace.
@@ -247,12 +250,12 @@ pub struct Routes {
     pub observed_s: f64,
     /// The rules that requests followed, by service, route and rule.
     pub routes: Vec<Route>,
-    /// As that of a [`Topology`].
+    /// Like [`Topology::left_out`].
     #[serde(default)]
     pub left_out: u64,
 }
 
-/// A service, and a rule of a route of it.
+/// A service and one rule of one of its routes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Route {
     /// The namespace of the service.
@@ -261,7 +264,7 @@ pub struct Route {
     pub service: String,
     /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: String,
-    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    /// The name of the rule, or its index in the route. Empty for requests that match no rule.
     pub rule: String,
     /// The requests that followed it.
     #[serde(flatten)]
@@ -280,18 +283,18 @@ pub enum Mtls {
     None,
 }
 
-/// What was counted.
+/// Counts of requests and connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Signals {
-    /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
+    /// The share of the answered requests that succeeded, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
     /// Requests.
     pub requests: u64,
-    /// Those that failed: by their status, or by the `grpc-status` of their response.
+    /// Requests that failed, by their status or the `grpc-status` of their response.
     pub failed: u64,
-    /// Those that their client gave up before there was a response.
+    /// Requests that the client cancelled before there was a response.
     pub given_up: u64,
-    /// Those that an authorization policy denied.
+    /// Requests that an authorization policy denied.
     pub denied: u64,
     /// Requests per second.
     pub requests_per_s: f64,
@@ -307,59 +310,59 @@ pub struct Signals {
     pub tcp_read_bytes_per_s: f64,
     /// Bytes of opaque connections to the client, per second.
     pub tcp_written_bytes_per_s: f64,
-    /// Connections to the server that could not be made.
+    /// Connections to the server that could not be established.
     pub connect_failures: u64,
     /// Retries of requests and of connections.
     pub retries: u64,
-    /// Workers of the client's proxies that eject the server at the end.
+    /// Workers of the client's proxies that have ejected an endpoint of the server at the end.
     pub ejected: u64,
-    /// What the mesh itself failed, the most frequent cause first.
+    /// Failures that the mesh itself caused, the most frequent cause first.
     pub causes: Vec<Cause>,
 }
 
-/// A cause of `leno_errors_total`, and how often it was.
+/// A cause of `leno_errors_total` and its count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// Its name.
     pub cause: String,
-    /// How often.
+    /// Its count.
     pub count: u64,
 }
 
 /// Something that is broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// How bad it is.
+    /// How severe it is.
     pub severity: Severity,
-    /// What is broken.
+    /// The object that is broken.
     pub about: ProblemSubject,
-    /// In one sentence.
+    /// A description in one sentence.
     pub title: String,
-    /// What shows it, a line each.
+    /// The evidence, one entry per line.
     pub evidence: Vec<String>,
-    /// Since when, where the history has its begin.
+    /// When it began, if that is within the history.
     pub since_ms: Option<u64>,
-    /// What changed shortly before, the newest first: where to look, not a proof.
+    /// What changed shortly before, the newest first: a hint, not a proof.
     pub changes: Vec<Mark>,
-    /// The culprit as far as the evidence tells: `the application of shop/cart`.
+    /// The likely culprit, by the evidence: `the application of shop/cart`.
     #[serde(default)]
     pub culprit: String,
-    /// The command that shows more of it; empty if there is none.
+    /// A command that shows more about it; empty if there is none.
     #[serde(default)]
     pub more: String,
 }
 
-/// How bad a [`Problem`] is, the worst first.
+/// The severity of a [`Problem`], the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Requests or connections fail, or a part of the mesh is away.
+    /// Requests or connections fail, or a part of the mesh does not run.
     Bad,
-    /// Nothing fails for it yet.
+    /// It does not make anything fail yet.
     Warning,
 }
 
-/// What a [`Problem`] is about.
+/// The subject of a [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ProblemSubject {
@@ -394,40 +397,40 @@ pub enum ProblemSubject {
 pub struct Points {
     /// The time between two points.
     pub step_ms: u64,
-    /// The points, in order; a span without an observation has none.
+    /// The points, in order; there is none for a span without an observation.
     pub points: Vec<Point>,
 }
 
-/// A span of time.
+/// The counts of one span of time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Its end.
     pub at_ms: u64,
     /// How much of it was observed, in seconds.
     pub observed_s: f64,
-    /// Instances that took traffic at its end, of a workload.
+    /// For a workload: its instances that took traffic at the end of the span.
     pub ready: Option<u32>,
     /// What was counted.
     #[serde(flatten)]
     pub signals: Signals,
 }
 
-/// The requests to some workloads in a window, as an error budget counts them.
+/// The requests to some workloads in a window, as counted for an error budget.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// How much of the window was observed, in seconds.
     pub observed_s: f64,
     /// Requests, without those that an authorization policy denied.
     pub requests: u64,
-    /// Those that failed, or that their client gave up before there was a response.
+    /// Requests that failed, or that the client cancelled before there was a response.
     pub failed: u64,
-    /// Those that took longer than the bound that was asked for; 0 without a bound.
+    /// Requests that took longer than the requested bound; 0 without a bound.
     pub slow: u64,
-    /// The time up to which requests were in time: the highest bound of a bucket that is not above the bound.
+    /// The bound that was applied: the highest bound of a histogram bucket that does not exceed the requested one.
     pub in_time_ms: Option<f64>,
 }
 
-/// What changed.
+/// The changes of a span of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// The changes, in order.

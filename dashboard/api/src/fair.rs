@@ -1,9 +1,9 @@
-//! What is dropped of a full list, so that no namespace pushes out what others have in it.
+//! Chooses which entries of a full list are dropped, so that no namespace displaces the entries of others.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// The entries of a list to drop so that at most `most` are left, by their index: each time the oldest one of the
-/// namespace that has the most. `namespaces`: those of the entries, the oldest first.
+/// The indexes of the entries to drop so that at most `most` are left. Each time, the oldest entry of the namespace
+/// with the most entries is dropped. `namespaces`: those of the entries, the oldest first.
 pub(crate) fn surplus<'a>(
     namespaces: impl Iterator<Item = &'a str>,
     most: usize,
@@ -26,7 +26,7 @@ pub(crate) fn surplus<'a>(
     dropped
 }
 
-/// Drops what is beyond `most` of a list, as [`surplus`] chooses it, and returns how many entries that was.
+/// Drops the surplus of a list beyond `most`, chosen by [`surplus`], and returns how many entries were dropped.
 pub(crate) fn keep_fairly<T>(
     list: &mut Vec<T>,
     most: usize,
@@ -35,7 +35,7 @@ pub(crate) fn keep_fairly<T>(
     keep_fairly_of(list, most, namespace).into_values().sum()
 }
 
-/// The same; what it returns is by namespace, so that each reader can be told of their own.
+/// Like [`keep_fairly`], but counts the dropped entries by namespace, so that a reader can be told those of their own.
 pub(crate) fn keep_fairly_of<T>(
     list: &mut Vec<T>,
     most: usize,
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_loses_what_is_beyond_its_bound() {
+    fn a_list_is_shortened_to_its_bound() {
         let mut all = vec![("a", 1), ("b", 2), ("a", 3), ("a", 4)];
         assert_eq!(keep_fairly(&mut all, 9, |one| one.0), 0);
         assert_eq!(keep_fairly(&mut all, 2, |one| one.0), 2);

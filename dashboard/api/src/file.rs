@@ -1,9 +1,10 @@
-//! The history on disk, so that it survives a restart: a log of records, written as a whole now and then.
+//! The history on disk, so that it survives a restart: a log of records, which is rewritten as a whole from time to
+//! time.
 //!
 //! ```text
 //!  "leno history 1\n"  ( kind  length  payload  CRC-32 of kind, length and payload )*
 //! ```
-//! A record that a killed process left unfinished ends the file; what is before it counts.
+//! The file ends at the first incomplete record, which a killed process may leave; the records before it are valid.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -22,17 +23,17 @@ const SUBJECT: u8 = b's';
 const CAUSE: u8 = b'c';
 const FRAME: u8 = b'f';
 const MARK: u8 = b'm';
-/// How much the frame before it has left out, where that is anything.
+/// The `left_out` of the frame before it, if that is not 0.
 const LEFT_OUT: u8 = b'l';
 
-/// Longest file that is read: whatever a history may hold, and what was appended to it since.
+/// Longest file that is read: the largest history, and what may be appended to it before it is rewritten.
 const MAX_FILE: u64 = 3 * MAX_BYTES as u64;
-/// A file that was appended to until it is this many times as long as the history is replaced by one without what is old.
+/// The file is rewritten, without what is old, once it is this many times as long as the history.
 const SLACK: u64 = 2;
-/// And this many bytes more, so that a small one is not written all the time.
+/// It must also be this many bytes longer, so that a small file is not rewritten all the time.
 const MIN_SLACK: u64 = 1024 * 1024;
 
-/// Where a history is kept.
+/// The file of a history.
 #[derive(Debug)]
 pub struct HistoryStore {
     path: PathBuf,
@@ -41,11 +42,11 @@ pub struct HistoryStore {
 }
 
 impl HistoryStore {
-    /// The store at `path`, and the history that is in it; an empty one where there is none, or where the
-    /// file is none of this version.
+    /// Opens the store at `path`, and reads its history. That is empty if there is no file, or if the file has another
+    /// version.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// When the file exists and cannot be read.
     pub fn open(path: PathBuf, now_ms: u64) -> io::Result<(Self, History)> {
         let bytes = match fs::metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -63,10 +64,10 @@ impl HistoryStore {
         Ok((Self { path, file: None, length: 0 }, history))
     }
 
-    /// Writes what changed since the last call.
+    /// Appends what changed since the last call.
     ///
     /// # Errors
-    /// When the disk refuses; the next call writes the whole history.
+    /// When the file cannot be written. The next call then rewrites the whole history.
     pub fn save(&mut self, history: &mut History) -> io::Result<()> {
         let (changes, fresh) = history.take_changes();
         let whole = changes.all || self.length > SLACK * history.size() as u64 + MIN_SLACK;
@@ -86,7 +87,7 @@ impl HistoryStore {
         written
     }
 
-    /// Replaces the file.
+    /// Rewrites the file.
     fn write(&mut self, history: &History) -> io::Result<()> {
         self.file = None;
         let mut bytes = MAGIC.to_vec();
@@ -112,7 +113,7 @@ impl HistoryStore {
         Ok(())
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -161,7 +162,7 @@ fn sum(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Takes the first record in, and returns what is after it; `None` where it is not whole.
+/// Reads the first record, and returns the bytes after it; `None` if the record is incomplete.
 fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
     let (kind, rest) = bytes.split_first()?;
     let mut reader = ByteReader::new(rest);
@@ -182,7 +183,7 @@ fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
         }
         LEFT_OUT => history.restore_left_out(ByteReader::new(payload).number()?),
         MARK => history.mark(serde_json::from_slice(payload).ok()?),
-        // Of a newer version.
+        // A record of a newer version.
         _ => {}
     }
     Some(after)
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_survives_the_file() {
+    fn the_count_of_left_out_series_survives_the_file() {
         const EDGES: usize = crate::series::MAX_SERIES + 5;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history");
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_survives_its_file_whole_and_cut() {
+    fn a_history_survives_a_complete_and_a_truncated_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history");
         let (mut store, mut history) = HistoryStore::open(path.clone(), 0).unwrap();

@@ -1,7 +1,7 @@
-//! What all workloads and edges of a mesh did in one span of time, compressed.
+//! The compressed counts of all workloads and edges of a mesh in one span of time.
 //!
-//! Frames are by time and not by series: a moment of the whole mesh is one frame, memory is the sum of the
-//! frames, and the bytes of thousands of alike tallies compress well.
+//! Frames are organised by time and not by series: one frame is one moment of the whole mesh. So memory is the sum of
+//! the frames, and thousands of similar tallies compress well.
 
 use std::io::{Read as _, Write as _};
 
@@ -12,23 +12,23 @@ use flate2::write::DeflateEncoder;
 use crate::bytes::{ByteReader, put};
 use crate::tally::Tally;
 
-/// Largest frame once unpacked: 20,480 series of 800 bytes. A larger one is not from here.
+/// Largest frame after decompression: 20,480 series of 800 bytes. This program writes no larger one.
 const MAX_UNPACKED: u64 = 16 * 1024 * 1024;
 
-/// One span of time.
+/// The counts of one span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// Its end, in milliseconds since 1970.
     pub(crate) end_ms: u64,
     /// How much of the time before its end was observed.
     pub(crate) millis: u64,
-    /// Most workloads, edges and rules of routes at once whose counts are not in it, because there were too many.
+    /// How many workloads, edges and rules of routes did not fit, at most at one time.
     pub(crate) left_out: u64,
     packed: Box<[u8]>,
 }
 
 impl Frame {
-    /// Packs tallies, which are by rising number of their series.
+    /// Compresses tallies, which must be sorted by the number of their series.
     pub(crate) fn pack<'a>(
         end_ms: u64,
         millis: u64,
@@ -47,12 +47,12 @@ impl Frame {
         Self { end_ms, millis, left_out: 0, packed }
     }
 
-    /// The same with what it has left out.
+    /// Sets [`Frame::left_out`].
     pub(crate) fn leaving_out(self, left_out: u64) -> Self {
         Self { left_out, ..self }
     }
 
-    /// A frame of a file; `None` where it is damaged.
+    /// A frame from a file; `None` if it is damaged.
     pub(crate) fn packed(end_ms: u64, millis: u64, packed: &[u8]) -> Option<Self> {
         let frame = Self { end_ms, millis, left_out: 0, packed: packed.into() };
         frame.each(|_, _| {})?;
@@ -64,12 +64,12 @@ impl Frame {
         &self.packed
     }
 
-    /// What it occupies.
+    /// Its size in memory.
     pub(crate) fn size(&self) -> usize {
         self.packed.len() + size_of::<Self>()
     }
 
-    /// Calls `visit` with every tally. `None` where the bytes are damaged.
+    /// Calls `visit` with every tally. `None` if the bytes are damaged.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32, Tally)) -> Option<()> {
         let mut bytes = Vec::new();
         DeflateDecoder::new(&*self.packed).take(MAX_UNPACKED).read_to_end(&mut bytes).ok()?;

@@ -1,8 +1,9 @@
-//! The dashboard for a browser: the page, and the interface of an observer behind it, on this machine or in a cluster.
+//! The dashboard for a browser: it serves the page, and forwards requests to the interface of an observer on this
+//! machine or in a cluster.
 //!
-//! A page of another site must not read it. Without a token it answers only where `Host` is this machine,
-//! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin. Documents, in which
-//! administrators write what only they are to know, are for who has the token.
+//! Pages of other sites must not be able to read it. Without a token it only answers if `Host` is this machine, which
+//! protects against DNS rebinding, and no answer permits another origin. Documents may contain what only administrators
+//! should know, so they always need the token.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +33,7 @@ const PAGE: [(&str, &str, &[u8]); 4] = [
     ("/icon.svg", "image/svg+xml", include_bytes!("../../web/dist/icon.svg")),
 ];
 
-/// What a browser may do with every answer: nothing is fetched from elsewhere, and no page frames it.
+/// Restrictions for the browser, sent with every answer: nothing is loaded from elsewhere, and no page embeds this one.
 const HEADERS: [(&str, &str); 6] = [
     (
         "content-security-policy",
@@ -51,46 +52,48 @@ const HEADERS: [(&str, &str); 6] = [
 pub struct DashboardFront {
     observer: Observer,
     token: Option<String>,
-    /// Whether all but documents is shown on this machine without the token.
+    /// Whether browsers on this machine see everything but documents without the token.
     is_open: bool,
     limits: Rc<ReaderLimits>,
     /// Polls a tap, by the query of the request.
     taps: Option<ObserverQuery>,
-    /// Answers [`OWN`], by the path with its query.
+    /// Answers the paths in [`OWN`], by the path with its query.
     own: Option<ObserverQuery>,
 }
 
-/// What the program answers itself, with the rights of its user: health checks, what certificates are signed with, and documents.
+/// The paths that the program answers itself, with the rights of its user: health checks, the certificates of the
+/// authority, and documents.
 const OWN: [&str; 3] = ["/api/v1/checks", "/api/v1/authority", DOCUMENT];
-/// Where documents are.
+/// The path of documents.
 const DOCUMENT: &str = "/api/v1/document";
-/// Connections of HTTP/2 at once whose callers may read something. They are beside those of browsers.
+/// Most HTTP/2 connections at a time whose callers have proven that they may read something. Connections of browsers
+/// are limited separately.
 const MAX_HTTP2: usize = 8;
-/// What the dashboard itself counts, for a Prometheus.
+/// The path of the dashboard's own metrics, for Prometheus.
 const METRICS: &str = "/metrics";
-/// Where a tap is polled.
+/// The path at which a tap is polled.
 const TAP: &str = "/api/v1/tap";
-/// The header of the page's own requests. Pages of other sites cannot send it, and so open no taps.
+/// A header that the page adds to its own requests. Pages of other sites cannot send it, and so cannot start taps.
 pub(crate) const PAGE_HEADER: HeaderName = HeaderName::from_static("leno-page");
 
 /// The answer of an observer, or why there is none.
 pub type ObserverReply = Pin<Box<dyn Future<Output = Result<AdminReply, String>>>>;
 
-/// Asks an observer for a path with its query.
+/// Sends a request for a path with its query to an observer.
 pub type ObserverQuery = Rc<dyn Fn(String) -> ObserverReply>;
 
-/// Where the history is.
+/// How the observer is reached.
 #[derive(Clone)]
 enum Observer {
-    /// Behind the socket of a mesh of this machine.
+    /// Through the socket of a mesh on this machine.
     Socket(PathBuf),
     /// In a cluster, with the rights of the user of this program.
     Far(ObserverQuery),
 }
 
 impl DashboardFront {
-    /// The dashboard of the observer whose socket is at `observer`, for browsers that come to `listen`:
-    /// those of other machines have to show a token.
+    /// The dashboard of the observer whose socket is at `observer`, for browsers that connect to `listen`. Browsers on
+    /// other machines have to show a token.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -101,8 +104,8 @@ impl DashboardFront {
         Ok(Self { observer, token, is_open, limits, taps: None, own: None })
     }
 
-    /// The dashboard of an observer that `ask` asks with the rights of the user of this program. Other users of this
-    /// machine have no part in these: browsers have to show a token on loopback, too.
+    /// The dashboard of an observer to which `ask` sends requests with the rights of the user of this program. Other
+    /// users of this machine do not have these rights, so browsers have to show a token on loopback, too.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -111,7 +114,7 @@ impl DashboardFront {
         Ok(Self { observer, token, is_open: false, limits: limits(), taps: None, own: None })
     }
 
-    /// The same with live requests: `taps` polls a tap. Browsers have to show a token on loopback, too.
+    /// Adds live requests: `taps` polls a tap. Browsers then have to show a token on loopback, too.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -120,8 +123,8 @@ impl DashboardFront {
         Ok(Self { taps: Some(taps), token, is_open: false, ..self })
     }
 
-    /// The same with health checks, the authority and documents, which `own` looks at. For documents browsers have to
-    /// show a token on loopback, too.
+    /// Adds health checks, the authority and documents, which `own` answers. For documents browsers have to show a
+    /// token on loopback, too.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -130,7 +133,7 @@ impl DashboardFront {
         Ok(Self { own: Some(own), token, ..self })
     }
 
-    /// Where a browser finds it, with the token in the part of the address that is never sent.
+    /// The URL for a browser. The token is in the fragment, which browsers never send.
     #[must_use]
     pub fn address(&self, listen: SocketAddr) -> String {
         match &self.token {
@@ -220,12 +223,12 @@ impl DashboardFront {
     }
 }
 
-/// Answers the requests of a connection, of either version of HTTP.
+/// Answers the requests of a connection over HTTP/1 or HTTP/2.
 pub trait RequestHandler {
-    /// The answer to one request: its path, its headers and no body.
+    /// The answer to one request. The request has no body.
     fn answer<B>(&self, request: &Request<B>) -> impl Future<Output = AdminResponse>;
 
-    /// How many connections there may be.
+    /// The limits on connections.
     fn limits(&self) -> &ReaderLimits;
 }
 
@@ -271,12 +274,12 @@ async fn serve_connection(
         grpc::serve(stream, (client, share), &answers.limits().places, answer).await;
     } else {
         let answer = async |request: Request<Incoming>| answers.answer(&request).await;
-        // Its place may be a newer one's before it ends.
+        // The connection ends early if a newer one takes its place.
         let _lost = share.hold(leno_program::serve_stream(stream, client, answer)).await;
     }
 }
 
-/// The reply, or why there is none.
+/// Converts the reply of an observer, or the error in its place.
 fn answer_of(reply: Result<AdminReply, String>, what: &str) -> AdminResponse {
     match reply {
         Ok(AdminReply { status, body }) => {
@@ -293,7 +296,7 @@ impl std::fmt::Debug for DashboardFront {
     }
 }
 
-/// Those of a dashboard.
+/// The limits of a dashboard.
 fn limits() -> Rc<ReaderLimits> {
     Rc::new(ReaderLimits::new(leno_program::connections(), MAX_HTTP2))
 }
@@ -307,7 +310,7 @@ pub fn file(path: &str) -> AdminResponse {
     }
 }
 
-/// The answer with what a browser may do with it.
+/// Adds the restrictions for the browser to an answer.
 #[must_use]
 pub fn with_headers(mut answer: AdminResponse) -> AdminResponse {
     for (name, value) in HEADERS {
@@ -317,19 +320,19 @@ pub fn with_headers(mut answer: AdminResponse) -> AdminResponse {
     answer
 }
 
-/// A token.
+/// A new random token.
 fn random() -> Result<String, NoRandomness> {
     let mut bytes = [0; 16];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
     Ok(HEXLOWER.encode(&bytes))
 }
 
-/// There are no random numbers for a token.
+/// The system has no random numbers for a token.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the system has no random numbers for the token of the dashboard")]
 pub struct NoRandomness;
 
-/// Whether the value of `Host` is an address of this machine's own or `localhost`.
+/// Whether the value of `Host` is a loopback address or `localhost`.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -401,7 +404,7 @@ mod tests {
         assert!(nameless.starts_with("HTTP/1.1 4"), "{nameless}");
     }
 
-    /// An address has 16 connections at most; the metrics are asked for over one of them.
+    /// An address may have 16 connections; one of them requests the metrics.
     #[tokio::test]
     async fn connections_that_are_refused_are_counted() {
         let (_directory, front) = front("127.0.0.1");
@@ -433,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn off_loopback_the_interface_wants_the_token() {
+    async fn off_loopback_the_interface_requires_the_token() {
         let (_directory, front) = front("192.0.2.1");
         let token = front.token.clone().unwrap();
         let listen: SocketAddr = "192.0.2.1:80".parse().unwrap();
@@ -453,7 +456,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_is_shown_to_who_has_the_token_also_on_loopback() {
+    async fn a_cluster_requires_the_token_even_on_loopback() {
         let ask: ObserverQuery = Rc::new(|target| {
             Box::pin(async move {
                 match target.as_str() {
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn taps_want_the_token_and_the_header_of_the_page() {
+    async fn taps_require_the_token_and_the_header_of_the_page() {
         let (_directory, front) = front("127.0.0.1");
         let ask = |front: &DashboardFront, headers: String| {
             let front = front.clone();
@@ -498,7 +501,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_program_looks_at_itself_is_not_asked_of_the_observer() {
+    async fn requests_that_the_program_answers_itself_do_not_reach_the_observer() {
         let (_directory, front) = front("127.0.0.1");
         let own: ObserverQuery = Rc::new(|path| {
             Box::pin(async move {
@@ -522,7 +525,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn documents_are_for_who_has_the_token_on_loopback_too() {
+    async fn documents_require_the_token_even_on_loopback() {
         let (_directory, front) = front("127.0.0.1");
         let own: ObserverQuery =
             Rc::new(|path| Box::pin(async move { Ok(AdminReply { status: 200, body: path }) }));
@@ -550,13 +553,13 @@ mod tests {
                 answer.starts_with(&format!("HTTP/1.1 {status} ")),
                 "{path} {headers} {answer}"
             );
-            // Another path than the one that wants the token is none of documents.
+            // A similar path that does not require the token must not return documents.
             assert!(path == document || !answer.contains("/api/v1/document"), "{answer}");
         }
     }
 
     #[tokio::test]
-    async fn an_observer_that_is_away_is_said() {
+    async fn an_unreachable_observer_is_reported() {
         let (directory, front) = front("127.0.0.1");
         drop(directory);
         let answer = get(front, "GET /api/v1/overview", "Host: localhost\r\n").await;

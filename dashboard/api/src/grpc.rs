@@ -1,11 +1,11 @@
-//! The interface over gRPC: the JSON of the interface as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
+//! The interface over gRPC: its JSON as typed messages (`proto/leno/dashboard/v1/dashboard.proto`).
 //!
 //! ```text
 //!  HTTP/2 ─► call ─► GET of the interface, with the caller's headers ─► JSON ─► message ─► HTTP/2
 //!              └─ Watch: every 5 s      └─ the same code as for a browser: token, rights, bounds
 //! ```
-//! A call is answered with what a browser gets, so that no right and no figure differs. The names of fields are those of the
-//! JSON, which `serde` therefore reads into the messages (`grpc/tests.rs` compares both).
+//! Each call is translated into the request that a browser would send, so rights and figures cannot differ. The fields
+//! of the messages have the names of the JSON, so `serde` reads the JSON into them (`grpc/tests.rs` compares both).
 
 use std::future::poll_fn;
 use std::hash::Hash;
@@ -42,24 +42,25 @@ pub mod proto {
     include!("generated/leno.dashboard.v1.rs");
 }
 
-/// The bytes before a message: whether it is compressed, and its length.
+/// The bytes before a message: the flag for compression, and the length.
 const FRAME: usize = 5;
-/// Longest message of a caller: names and times.
+/// Longest message of a caller, which only has names and times.
 const MAX_REQUEST: usize = 64 * 1024;
 /// Longest wait for the preface of a connection, and for the message of a call.
 const REQUEST_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait for a caller to read. The connection has a place that others may need.
+/// Longest wait for a caller to read. After that its connection ends, so that others can have its place.
 const READ_WAIT: Duration = Duration::from_secs(30);
-/// Longest wait for who called `Tap`: its tap lapses then, since nothing polls it while its caller does not read.
+/// The same for a caller of `Tap`. Its tap would lapse by then, because it is not polled while the caller does not
+/// read.
 const TAP_READ_WAIT: Duration = leno_telemetry::tap::LAPSE;
-/// Longest call of reflection, which asks for no token.
+/// Longest call of reflection, which requires no token.
 const REFLECTION: Duration = Duration::from_secs(60);
 /// The time between two polls of a tap, which lapses after five of them.
 const POLL: Duration = Duration::from_secs(1);
-/// The first bytes of HTTP/2 (RFC 9113 section 3.4), as far as no method of HTTP/1 begins so.
+/// The first bytes of HTTP/2 (RFC 9113 section 3.4); no method of HTTP/1 begins like this.
 const PREFACE: &[u8] = b"PRI ";
 
-/// Whether a client speaks HTTP/2. Its bytes stay to be read.
+/// Whether a client speaks HTTP/2. Its bytes are only peeked at.
 pub async fn is_http2(stream: &TcpStream) -> bool {
     let peeked = async {
         let mut first = [0; PREFACE.len()];
@@ -69,14 +70,14 @@ pub async fn is_http2(stream: &TcpStream) -> bool {
             if got != wanted || count == 0 || count == PREFACE.len() {
                 return count == PREFACE.len() && got == wanted;
             }
-            // The rest comes in another packet, for which the kernel does not wake a second peek.
+            // The rest arrives in another packet. The kernel does not wake a second `peek` for it, so this polls.
             sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(REQUEST_WAIT, peeked).await.unwrap_or_default()
 }
 
-/// A caller, and how it is answered.
+/// A caller: its headers, and the connection that answers it.
 struct GrpcCaller<'a, 'p, A, K: Clone + Eq + Hash> {
     headers: HeaderMap,
     shared: &'a GrpcConnectionState<'p, A, K>,
@@ -99,7 +100,8 @@ async fn call<A, F, K>(
     let authority = head.uri.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let host = authority.or_else(|| head.headers.get(HOST).cloned());
     let token = head.headers.get(AUTHORIZATION).cloned();
-    // No page of a browser sends the type of gRPC without asking before, so that a tap needs no other proof of that.
+    // A page of a browser cannot send the content type of gRPC without a preflight request, so a tap over gRPC does not
+    // need the page's header.
     let page = match is_grpc {
         true => Some(HeaderValue::from_static("1")),
         false => head.headers.get(PAGE_HEADER).cloned(),
@@ -148,7 +150,7 @@ where
         Ok(self.shared.ask(request).await)
     }
 
-    /// What HTTP/1 gets.
+    /// Answers a request that is not gRPC, as over HTTP/1.
     async fn plain(&self, method: &Method, target: &str, respond: &mut SendResponse<Bytes>) {
         let asked = self.ask(method, target);
         let Some(answer) = unless_reset(|cx| respond.poll_reset(cx), asked).await else { return };
@@ -159,7 +161,7 @@ where
         if let Ok(mut stream) = respond.send_response(Response::from_parts(head, ()), is_head)
             && !is_head
         {
-            // A caller that left is not told.
+            // An error means that the caller has left.
             let _left = write(&mut stream, body, true, READ_WAIT).await;
         }
     }
@@ -187,14 +189,14 @@ where
             MethodForm::Once | MethodForm::Tap => None,
         };
         let answered = self.answers(rpc, (&target, every), respond).await;
-        // One that was refused has no tap.
+        // A rejected call has started no tap.
         if rpc.form == MethodForm::Tap && answered.is_ok() {
             let _closed = self.get(&format!("{target}&close=true")).await;
         }
         answered
     }
 
-    /// Answers once, or again and again until the caller ends the call.
+    /// Answers once, or repeatedly until the caller ends the call.
     async fn answers(
         &self,
         rpc: &'static Rpc,
@@ -203,7 +205,7 @@ where
     ) -> Result<(), Status> {
         let first = unless_reset(|cx| respond.poll_reset(cx), self.message(rpc, target)).await;
         let Some(first) = first else { return Ok(()) };
-        // What is refused has no other answer than that.
+        // A rejected call gets no further answer.
         let mut framed = first?;
         let mut head = Response::new(());
         head.headers_mut().insert(CONTENT_TYPE, status::GRPC);
@@ -264,13 +266,13 @@ async fn reflect(messages: &mut Messages, respond: &mut SendResponse<Bytes>) -> 
     Ok(())
 }
 
-/// A message behind the five bytes that frame it.
+/// A message with the five bytes of its frame before it.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], message].concat().into()
 }
 
-/// Writes as much as the caller has room for, until all is written.
+/// Writes all bytes, as fast as the caller's flow-control window permits.
 async fn write(
     stream: &mut SendStream<Bytes>,
     mut bytes: Bytes,
@@ -297,14 +299,14 @@ async fn write(
     })
 }
 
-/// The messages of a caller.
+/// Reads the messages of a caller.
 struct Messages {
     body: RecvStream,
     buffer: Vec<u8>,
 }
 
 impl Messages {
-    /// The next one; `None` if there is no other.
+    /// The next message; `None` if there are no more.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Status> {
         loop {
             if let Some((frame, rest)) = self.buffer.split_first_chunk::<FRAME>() {

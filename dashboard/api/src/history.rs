@@ -1,9 +1,9 @@
-//! The last day of a mesh: an hour in frames of a few seconds, and what is older in frames of ten minutes.
+//! The last day of a mesh: the last hour in frames of a few seconds, and the time before in frames of ten minutes.
 //!
 //! ```text
 //!  growth ─► push ─► fine: 5 s each ──(older than an hour)──► coarse: 10 min each ──(a day)──► dropped
 //! ```
-//! Memory is bounded by [`MAX_BYTES`]: above it fine frames are made coarse before their time.
+//! Memory is bounded by [`MAX_BYTES`]: above it, fine frames are merged into coarse ones early.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,29 +16,29 @@ use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Instances, Tally};
 use crate::visible_namespaces::namespace_in;
 
-/// How long frames stay as fine as they were made.
+/// How long frames stay fine.
 const FINE_MS: u64 = 60 * 60 * 1000;
-/// The length of coarse frames.
+/// The length of a coarse frame.
 const SLOT_MS: u64 = 10 * 60 * 1000;
-/// How far the history reaches.
+/// How long frames are kept.
 const REACH_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most memory of all frames. With the names of 20,480 series and the making of one coarse frame it stays
-/// below 64 MiB.
+/// Most memory of all frames. Together with the names of 20,480 series, and the memory to build one coarse frame, this
+/// stays below 64 MiB.
 pub const MAX_BYTES: usize = 52 * 1024 * 1024;
-/// Most marks: about one a minute for a day. Above it the namespace with the most loses its oldest.
+/// Most marks: about one a minute for a day. Above it, the namespace with the most marks loses its oldest one.
 pub const MAX_MARKS: usize = 1_500;
-/// Most lines of a mark, and their longest, in bytes.
+/// Most lines of a mark, and the longest line in bytes.
 const MAX_LINES: usize = 20;
 const MAX_LINE: usize = 400;
 
-/// Something that changed, at a moment.
+/// A change at a moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What kind of change.
+    /// Its kind.
     pub kind: MarkKind,
-    /// What changed, a line each.
+    /// What changed, one entry per line.
     pub lines: Vec<String>,
 }
 
@@ -52,25 +52,25 @@ pub enum MarkKind {
     Refused,
     /// An instance was started again.
     Instance,
-    /// The control plane went away or came back.
+    /// The control plane stopped or came back.
     ControlPlane,
 }
 
 impl Mark {
-    /// The namespace of the object that its first line begins with; empty if there is none.
+    /// The namespace of the object at the start of its first line; empty if there is none.
     pub(crate) fn namespace(&self) -> &str {
         self.lines.first().and_then(|line| namespace_in(line)).unwrap_or_default()
     }
 }
 
-/// What was counted between two moments.
+/// The counts between two moments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
     /// How much of the time was observed, in seconds.
     pub(crate) seconds: f64,
     /// The end of the last frame.
     pub(crate) end_ms: u64,
-    /// Most workloads, edges and rules of routes at once that were too many.
+    /// How many workloads, edges and rules of routes did not fit, at most at one time.
     pub(crate) left_out: u64,
     pub(crate) tallies: BTreeMap<u32, Tally>,
 }
@@ -82,29 +82,29 @@ pub struct History {
     coarse: VecDeque<Frame>,
     fine: VecDeque<Frame>,
     marks: VecDeque<Mark>,
-    /// The sizes of all frames.
+    /// The total size of all frames.
     bytes: usize,
     lost: u64,
-    /// Whether a frame was dropped since names were forgotten: only then are there any to forget.
+    /// Whether a frame was dropped since names were last freed: only then can there be unused names.
     has_dropped: bool,
     changes: UnsavedChanges,
 }
 
-/// What a file does not have yet.
+/// What is not in the file yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsavedChanges {
-    /// Frames at the end.
+    /// The number of frames at the end that are not in the file.
     pub(crate) frames: usize,
-    /// Marks at the end.
+    /// The number of marks at the end that are not in the file.
     pub(crate) marks: usize,
-    /// Numbers have other names now: the file is to be written as a whole.
+    /// Numbers were given to other names, so the file must be rewritten as a whole.
     pub(crate) all: bool,
 }
 
 impl History {
-    /// Takes in what was counted until `now_ms`.
+    /// Adds the counts up to `now_ms`.
     pub fn push(&mut self, now_ms: u64, growth: &MeshGrowth) {
-        // A clock that was set back must not make two frames of one moment.
+        // If the clock was set back, two frames must not end at the same moment.
         let end_ms = self.end_ms().map_or(now_ms, |end| now_ms.max(end + 1));
         let (mut tallies, mut left_out) = (BTreeMap::<u32, Tally>::new(), 0);
         let mut take = |subject: Option<u32>, tally: Tally| match subject {
@@ -138,12 +138,12 @@ impl History {
         }
     }
 
-    /// Takes in a change, unless it was taken in before.
+    /// Adds a change, unless it is in the history already.
     pub fn mark(&mut self, mut mark: Mark) {
         let beyond = mark.lines.len().saturating_sub(MAX_LINES);
         if beyond > 0 {
             mark.lines.truncate(MAX_LINES);
-            // It begins with an object, by which is known who may see it.
+            // The first line is kept: the object at its start decides who may see the mark.
             if let Some(last) = mark.lines.last_mut() {
                 last.truncate(last.floor_char_boundary(MAX_LINE / 2));
                 last.push_str(&format!(", and {beyond} more changes"));
@@ -170,7 +170,7 @@ impl History {
         self.marks.iter().filter(move |mark| from_ms < mark.at_ms && mark.at_ms <= to_ms)
     }
 
-    /// The begin of the first frame, in milliseconds since 1970.
+    /// The beginning of the first frame, in milliseconds since 1970.
     #[must_use]
     pub fn begin_ms(&self) -> Option<u64> {
         self.frames().next().map(|frame| frame.end_ms.saturating_sub(frame.millis))
@@ -190,13 +190,13 @@ impl History {
         self.bytes + self.series.size() + marks + self.marks.capacity() * size_of::<Mark>()
     }
 
-    /// Counts of workloads and edges that were lost because there were too many of them.
+    /// How often counts were lost because there were too many workloads and edges.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How many frames end after `from_ms`, up to `to_ms`.
+    /// The number of frames that end after `from_ms`, up to `to_ms`.
     #[must_use]
     pub fn frames_between(&self, from_ms: u64, to_ms: u64) -> usize {
         self.between(from_ms, to_ms).count()
@@ -211,7 +211,7 @@ impl History {
         self.frames().filter(move |frame| from_ms < frame.end_ms && frame.end_ms <= to_ms)
     }
 
-    /// What a reader who may see all of it sees.
+    /// The view of a reader who may see everything.
     #[cfg(test)]
     pub(crate) fn view(&self) -> crate::view::HistoryView<'_> {
         crate::view::HistoryView::new(self, &crate::visible_namespaces::VisibleNamespaces::All)
@@ -232,7 +232,7 @@ impl History {
         self.changes.frames += 1;
     }
 
-    /// Makes old frames coarse, and drops those that are too old.
+    /// Merges old frames into coarse ones, and drops those that are too old.
     fn age(&mut self, now_ms: u64) {
         let old = |slot_end: u64| slot_end + FINE_MS <= now_ms;
         while let Some(slot) = self.fine.front().map(slot_end) {
@@ -282,7 +282,7 @@ impl History {
         self.changes.all = true;
     }
 
-    /// What a file does not have since the last call, and new names.
+    /// The changes and new names since the last call, which the file does not have.
     pub(crate) fn take_changes(&mut self) -> (UnsavedChanges, Vec<crate::series::NewName>) {
         (std::mem::take(&mut self.changes), self.series.take_fresh())
     }
@@ -302,13 +302,13 @@ impl History {
         (self.frames(), self.marks.iter())
     }
 
-    /// Takes in a frame of a file. Those of one slot and more are coarse.
+    /// Adds a frame from a file. Frames that are as long as a slot are coarse.
     pub(crate) fn restore(&mut self, frame: Frame) {
         self.bytes += frame.size();
         self.fine.push_back(frame);
     }
 
-    /// Takes in what the last frame that was restored has left out.
+    /// Sets `left_out` of the frame that was restored last.
     pub(crate) fn restore_left_out(&mut self, left_out: u64) {
         if let Some(frame) = self.fine.back_mut() {
             frame.left_out = left_out;
@@ -319,7 +319,7 @@ impl History {
         &mut self.series
     }
 
-    /// Ages what was read from a file.
+    /// Applies the ages to a history that was read from a file.
     pub(crate) fn restored(&mut self, now_ms: u64) {
         let now_ms = self.end_ms().unwrap_or(0).max(now_ms);
         self.age(now_ms);
@@ -329,7 +329,7 @@ impl History {
     }
 }
 
-/// The end of the slot of coarse frames that a frame belongs to.
+/// The end of the coarse frame that a fine frame belongs to.
 fn slot_end(frame: &Frame) -> u64 {
     frame.end_ms.div_ceil(SLOT_MS) * SLOT_MS
 }

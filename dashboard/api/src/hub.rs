@@ -1,4 +1,4 @@
-//! The history of a mesh together with its state, for a collector that writes and connections that read.
+//! The history of a mesh and its present state. A collector writes to it; the connections of readers read from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,18 +21,18 @@ use crate::visible_namespaces::VisibleNamespaces;
 
 /// The time between two observations.
 pub const TICK: Duration = Duration::from_secs(5);
-/// The window of a topology where none is asked for.
+/// The window of a topology, if the request has none.
 const WINDOW_MS: u64 = 60_000;
-/// The span of a series or of changes where none is asked for.
+/// The span of a series or of changes, if the request has none.
 const SPAN_MS: u64 = 60 * 60_000;
 
 const WENT_AWAY: &str = "the control plane went away";
 
-/// What is known of one mesh.
+/// The history and the state of one mesh.
 #[derive(Debug)]
 pub struct Hub {
     mesh: String,
-    /// What the commands that it names end with.
+    /// The options that commands in answers end with, so that they are about this mesh.
     name_option: String,
     known: Mutex<HubState>,
 }
@@ -42,19 +42,19 @@ struct HubState {
     history: History,
     store: HistoryStore,
     state: MeshState,
-    /// Entries of its lists that are beyond the bound.
+    /// Entries of its lists that were dropped because of the bound.
     state_left_out: usize,
-    /// The identities that workloads prove now.
+    /// The identities that workloads have now.
     identities: BTreeMap<NamespacedName, String>,
-    /// What there is now.
+    /// The present proxies, policies and flows.
     inventory: Inventory,
 }
 
 impl Hub {
-    /// The hub of a mesh, with the history that is in the file at `path`.
+    /// Opens the hub of a mesh, with the history in the file at `path`.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// When the file exists and cannot be read.
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
         let (store, history) = HistoryStore::open(path, now_ms())?;
         let (state, identities) = (MeshState::default(), BTreeMap::new());
@@ -70,17 +70,17 @@ impl Hub {
         Ok(Self { mesh: mesh.to_owned(), name_option: String::new(), known })
     }
 
-    /// The same; the commands that it names end with this, by which they are about this mesh.
+    /// Sets the options that commands in answers end with, so that they are about this mesh.
     #[must_use]
     pub fn with_name_option(self, name_option: String) -> Self {
         Self { name_option, ..self }
     }
 
-    /// Takes in an observation: what proxies have counted since the one before, the state of the mesh, and
-    /// changes, of which those that are known already count once.
+    /// Adds an observation: the counts of proxies since the last one, the state of the mesh, and changes. Changes that
+    /// were added before are ignored.
     ///
     /// # Errors
-    /// When the file cannot be written. The observation is taken in, and the next one is written with it.
+    /// When the file cannot be written. The observation is kept in memory, and is written together with the next one.
     pub fn take(
         &self,
         growth: Option<&MeshGrowth>,
@@ -108,22 +108,22 @@ impl Hub {
         store.save(history)
     }
 
-    /// Takes in what proxies report of themselves.
+    /// Replaces the reports of proxies about themselves.
     pub fn take_proxies(&self, proxies: Vec<ProxyReport>) {
         self.lock().inventory.take_proxies(proxies, now_ms());
     }
 
-    /// Takes in the policies that there are, or why they are not known.
+    /// Replaces the policies, or the reason why they are not known.
     pub fn take_policies(&self, policies: Result<MatchedPolicies, String>) {
         self.lock().inventory.take_policies(policies);
     }
 
-    /// Takes in the pages of all agents that account for connections.
+    /// Adds the flow counts of all agents.
     pub fn take_flows(&self, pages: Vec<AgentPage>) {
         self.lock().inventory.take_flows(pages, now_ms());
     }
 
-    /// How many entries of the state, proxies, policies and rows of connections are beyond their bounds.
+    /// How many entries of the state, proxies, policies and flows were dropped because of their bounds.
     #[must_use]
     pub fn left_out(&self) -> Vec<(&'static str, u64)> {
         let known = self.lock();
@@ -132,7 +132,7 @@ impl Hub {
         all
     }
 
-    /// The namespaces of which anything is known.
+    /// All namespaces that the hub has any data about.
     #[must_use]
     pub fn namespaces(&self) -> BTreeSet<String> {
         let known = self.lock();
@@ -154,11 +154,11 @@ impl Hub {
         all
     }
 
-    /// The mesh now.
+    /// The present state of the mesh.
     #[must_use]
     pub fn overview(&self, sight: &VisibleNamespaces) -> Overview {
         let known = self.lock();
-        // They tell of the traffic of all namespaces.
+        // These figures depend on the traffic of all namespaces.
         let all = matches!(sight, VisibleNamespaces::All);
         Overview {
             mesh: self.mesh.clone(),
@@ -211,7 +211,7 @@ impl Hub {
         Routes { mesh, from_ms, to_ms, observed_s, routes, left_out }
     }
 
-    /// One workload or edge over time; `None` where the history does not know it.
+    /// One workload or edge over time; `None` if it is not in the history.
     #[must_use]
     pub fn series(
         &self,
@@ -225,7 +225,8 @@ impl Hub {
         query::series(&view, wanted, span.bounds(), (step_ms, tick_ms()))
     }
 
-    /// The requests to some workloads in the window before now; `bound_ms` is the longest time that one may take.
+    /// The requests to some workloads in the window before now; `bound_ms` is the longest time that a request may take
+    /// to count as good.
     #[must_use]
     pub fn budget(
         &self,
@@ -241,7 +242,7 @@ impl Hub {
         query::budget(view.names(), &window, servers, bound_ms)
     }
 
-    /// What changed.
+    /// The changes of a span of time.
     #[must_use]
     pub fn changes(&self, sight: &VisibleNamespaces, span: TimeSpan) -> Changes {
         let (from_ms, to_ms) = span.bounds();
@@ -272,7 +273,7 @@ impl Hub {
         let edges = query::topology(&view, (&self.mesh, &known.identities), &window).edges;
         let lists = known.inventory.lists();
         drop(known);
-        // The collector and other readers do not wait for the rest.
+        // The lock is released, so that the collector and other readers do not wait for the rest.
         lists.policies(sight, &edges, (from_ms, to_ms))
     }
 
@@ -287,12 +288,12 @@ impl Hub {
     }
 }
 
-/// A span of time that was asked for.
+/// A requested span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSpan {
     /// Its begin.
     pub from_ms: Option<u64>,
-    /// Its end; now where none is asked for.
+    /// Its end; now if the request has none.
     pub to_ms: Option<u64>,
 }
 
@@ -303,8 +304,8 @@ impl TimeSpan {
     }
 }
 
-/// What to say when the control plane goes away or comes back. One that is away and has not been seen to run is
-/// still starting.
+/// The text of a change of the control plane's state. A control plane that was never seen running is still starting, so
+/// that is no change.
 fn control_plane_change(
     history: &History,
     before: ControlPlane,
@@ -364,11 +365,15 @@ mod tests {
         };
         take(&hub, ControlPlane::Away);
         take(&hub, ControlPlane::Running);
-        assert!(said(&hub).is_empty(), "starting is no return: {:?}", said(&hub));
+        assert!(
+            said(&hub).is_empty(),
+            "starting for the first time is no return: {:?}",
+            said(&hub)
+        );
         take(&hub, ControlPlane::Away);
         drop(hub);
 
-        // Another observer goes on with the file while the control plane is away.
+        // Another observer reads the same file while the control plane is away.
         let hub = Hub::open("default", path).unwrap();
         take(&hub, ControlPlane::Running);
         take(&hub, ControlPlane::Running);

@@ -1,9 +1,9 @@
-//! What there is in a mesh now: its proxies, its policies, and the connections that the kernel accounts for.
+//! The present inventory of a mesh: its proxies, its policies, and the connections that the kernel accounts for.
 //!
 //! ```text
 //!  collector ─ take_proxies, take_policies, take_flows ─► Inventory ─ Sight ─► /api/v1/proxies, policies, flows
 //! ```
-//! It is of the present: the history has none of it. Every list has a bound, and an answer says what is beyond it.
+//! It is not part of the history. Every list has a bound, and an answer reports how many entries were dropped.
 
 mod lists;
 
@@ -21,28 +21,28 @@ use crate::policies::{MatchedPolicies, PolicyDocument, PolicySelection, Selectab
 use crate::tally::float;
 use crate::visible_namespaces::{HIDDEN, VisibleNamespaces};
 
-/// Most proxies that are shown: as many as an observer of a cluster asks.
+/// Most proxies that are shown: as many as an observer of a cluster polls.
 const MAX_PROXIES: usize = 5_000;
-/// Most agents of nodes whose pages are kept: the largest cluster that Kubernetes supports has as many nodes.
+/// Most agents whose flow counts are kept: the largest cluster that Kubernetes supports has as many nodes.
 const MAX_AGENTS: usize = 5_000;
-/// Most pairs and dropped packets of all kept pages together, and of one answer.
+/// Most rows of flows and dropped packets of all agents together, and in one answer.
 const MAX_FLOWS: usize = 16_384;
 const MAX_ROWS: usize = 4_096;
-/// Most agents that are named because they did not answer, or because rows of theirs are left out.
+/// Most agents that are named because they did not answer, or because some of their rows were dropped.
 const MAX_NAMED: usize = 100;
-/// The least time between two pages of an agent that are kept beside the last one, and how many are kept in all: what is
-/// shown is of the last half minute to minute.
+/// Shortest time between two kept pages of an agent, besides the last one, and how many are kept in all: answers cover
+/// the last half minute to minute.
 const APART_MS: u64 = 30_000;
 const PAGES: usize = 3;
 
 /// The proxies of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proxies {
-    /// When they were asked, in milliseconds since 1970; `None` if they were not.
+    /// When they were polled, in milliseconds since 1970; `None` if they were not.
     pub at_ms: Option<u64>,
-    /// By namespace and instance.
+    /// Sorted by namespace and instance.
     pub proxies: Vec<ProxyReport>,
-    /// Proxies beyond the bound, of the namespaces that may be seen.
+    /// How many proxies were dropped because of the bound, in namespaces that the reader may see.
     pub left_out: usize,
 }
 
@@ -53,18 +53,18 @@ pub struct Policies {
     pub from_ms: u64,
     /// Its end.
     pub to_ms: u64,
-    /// By kind, namespace and name.
+    /// Sorted by kind, namespace and name.
     pub policies: Vec<Policy>,
-    /// Policies beyond the bound, of the namespaces that may be seen.
+    /// How many policies were dropped because of the bound, in namespaces that the reader may see.
     pub left_out: usize,
-    /// Why there are none, if they are not known.
+    /// Why the policies are not known, if they are not.
     pub unavailable: Option<String>,
 }
 
-/// A policy, and what it has done.
+/// A policy and its effects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
-    /// `AuthorizationPolicy` and so on.
+    /// `AuthorizationPolicy`, or another kind.
     pub kind: String,
     /// Its namespace.
     pub namespace: String,
@@ -74,23 +74,23 @@ pub struct Policy {
     pub action: String,
     /// How many rules it has.
     pub rules: usize,
-    /// What it selects.
+    /// The workloads or services that it selects.
     #[serde(flatten)]
     pub selection: PolicySelection,
-    /// How often proxies that run have decided by it, by decision. Of an AuthorizationPolicy; of one that allows also how often
-    /// neither it nor another one has (`not-allowed`).
+    /// For an AuthorizationPolicy: how often running proxies have made each decision because of it. For a policy that
+    /// allows, also how often no policy has allowed the request (`not-allowed`).
     pub decisions: BTreeMap<String, u64>,
-    /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. Where several select a
-    /// workload, `decisions` tells which of them.
+    /// Requests and connections to its workloads that policies of its kind denied in the window, the most first. If
+    /// several policies select a workload, `decisions` shows which of them denied.
     pub denied: Vec<DeniedClient>,
-    /// Clients and servers beyond those in `denied`.
+    /// Pairs of client and server that are not in `denied` because of its bound.
     #[serde(default)]
     pub denied_left_out: usize,
 }
 
 impl Policy {
-    /// The policy of a document, with what it selects of what there is. What it has done is added when it is asked for.
-    /// It names at most this many workloads.
+    /// The policy of a document, with the present objects that it selects, of which it names at most this many
+    /// workloads. Its effects are added for each answer.
     pub(crate) fn new(
         document: &PolicyDocument,
         of: &SelectableObjects<'_>,
@@ -114,7 +114,7 @@ impl Policy {
     }
 }
 
-/// A client that was denied.
+/// A client that was denied access to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeniedClient {
     /// The client's namespace, empty for clients without a proxy.
@@ -125,43 +125,43 @@ pub struct DeniedClient {
     pub server_namespace: String,
     /// The server.
     pub server: String,
-    /// How often.
+    /// The number of denials.
     pub count: u64,
 }
 
-/// What the kernel counted of connections in the last minute.
+/// The connections of the last minute, as the kernel has counted them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Flows {
     /// The time in which it was counted, in seconds.
     pub span_s: f64,
-    /// How much is accounted for: `full`, `packets`, `sockets`, `aggregated`, `off`. Of several nodes the least.
+    /// The level of accounting: `full`, `packets`, `sockets`, `aggregated`, `off`. If nodes differ, the lowest.
     pub level: Option<String>,
-    /// Why there are none, if nothing is accounted for.
+    /// Why there is nothing to show, if accounting does not work.
     pub unavailable: Option<String>,
-    /// By their ends, those with the most bytes first.
+    /// The flows by their ends, those with the most bytes first.
     pub flows: Vec<Flow>,
     /// Packets that the kernel dropped.
     pub drops: Vec<DroppedPackets>,
-    /// Rows beyond the bounds.
+    /// Rows that were dropped because of bounds.
     pub left_out: u64,
-    /// Agents of nodes that did not answer, with the reason; none for who may not see all namespaces.
+    /// Agents of nodes that did not answer, with the reason; empty for readers who may not see all namespaces.
     pub silent: Vec<String>,
-    /// Agents of nodes of whose rows some are left out, with how many; none for who may not see all namespaces.
+    /// Agents of nodes whose rows were partly dropped, with how many; empty for readers who may not see all namespaces.
     #[serde(default)]
     pub trimmed: Vec<String>,
-    /// How many agents that are, those beyond the bound of names included.
+    /// The number of such agents, including those that are not named because of the bound.
     #[serde(default)]
     pub trimmed_nodes: usize,
 }
 
-/// The connections of a workload with another end.
+/// The connections of a workload with one other end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     /// The namespace of the workload.
     pub namespace: String,
     /// The workload whose sockets were counted.
     pub workload: String,
-    /// The namespace of the other end; empty if it is no workload.
+    /// The namespace of the other end; empty if it is not a workload.
     pub peer_namespace: String,
     /// The other end: a workload, `outside`, `itself` or `control-plane`.
     pub peer: String,
@@ -173,13 +173,13 @@ pub struct Flow {
     pub sent_bytes_per_s: f64,
     /// Bytes received, per second.
     pub received_bytes_per_s: f64,
-    /// Connections begun or accepted.
+    /// Connections that were opened or accepted.
     pub opened: u64,
-    /// Connections that ended, by how.
+    /// Connections that ended, by the kind of end.
     pub ends: BTreeMap<String, u64>,
     /// Segments sent.
     pub segments: u64,
-    /// Those that were sent again.
+    /// Segments that were retransmitted.
     pub retransmits: u64,
     /// Mean time of handshakes.
     pub handshake_ms: Option<f64>,
@@ -200,11 +200,11 @@ pub struct DroppedPackets {
     pub count: u64,
 }
 
-/// What there is now.
+/// The present inventory.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     lists: InventoryLists,
-    /// The pages of each agent, the oldest first.
+    /// The flow counts of each agent, the oldest first.
     flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
     silent: Vec<String>,
     trimmed: Vec<String>,
@@ -212,7 +212,7 @@ pub(crate) struct Inventory {
     flows_left_out: u64,
 }
 
-/// The answer of an agent: its name, and its page or why there is none.
+/// The answer of an agent: its name, and its flow counts or why there are none.
 pub type AgentPage = (String, Result<FlowCounts, String>);
 
 impl Inventory {
@@ -231,7 +231,7 @@ impl Inventory {
         self.lists.policies = Arc::new(PolicyList { all: policies, left_out, unavailable });
     }
 
-    /// Takes in the pages of all agents. Where they have too many rows together, those with the most rows lose some.
+    /// Adds the flow counts of all agents. If they have too many rows together, those with the most rows lose some.
     pub(crate) fn take_flows(&mut self, pages: Vec<AgentPage>, now_ms: u64) {
         self.silent.clear();
         self.trimmed.clear();
@@ -241,7 +241,7 @@ impl Inventory {
         let most = equal_part(sizes.take(MAX_AGENTS).collect(), MAX_FLOWS);
         let mut before = std::mem::take(&mut self.flows);
         for (agent, page) in pages.into_iter().take(MAX_AGENTS) {
-            // Pages of an agent that does not answer now are old, and go with it.
+            // If an agent does not answer now, its earlier counts are out of date and are dropped, too.
             let mut page = match page {
                 Ok(page) => page,
                 Err(why) => {
@@ -272,7 +272,7 @@ impl Inventory {
         }
     }
 
-    /// The proxies and policies, to answer from without what holds the inventory.
+    /// The proxies and policies, for answers that do not hold the lock of the inventory.
     pub(crate) fn lists(&self) -> InventoryLists {
         self.lists.clone()
     }
@@ -291,7 +291,7 @@ impl Inventory {
             }
             span_ms = span_ms.max(to_ms - from_ms);
             let grown = last.since(first);
-            // A row that an earlier page left out has counted since longer ago.
+            // A row that was dropped from the earlier page would seem new, but it has counted for longer.
             let is_new = |is_known: bool| !is_known && first.left_out > 0;
             for (ends, sum) in grown.pairs {
                 if is_new(first.pairs.contains_key(&ends)) {
@@ -335,7 +335,7 @@ impl Inventory {
         }
     }
 
-    /// The least that an agent accounts for.
+    /// The lowest level of accounting of all agents.
     fn level(&self) -> Option<String> {
         const LEVELS: [&str; 5] = ["off", "aggregated", "sockets", "packets", "full"];
         let last = self.flows.values().filter_map(|pages| pages.back()?.1.level.as_deref());
@@ -359,7 +359,7 @@ impl Inventory {
         })
     }
 
-    /// The metrics of its bounds.
+    /// How many entries were dropped because of bounds, for the metrics.
     pub(crate) fn left_out(&self) -> [(&'static str, u64); 3] {
         [
             ("proxies", self.lists.proxies.left_out.values().sum::<usize>() as u64),
@@ -368,7 +368,7 @@ impl Inventory {
         ]
     }
 
-    /// The namespaces of what there is.
+    /// All namespaces in the inventory.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = &String> {
         let proxies = self.lists.proxies.all.iter().map(|one| &one.namespace);
         let policies = self.lists.policies.all.iter().map(|one| &one.namespace);
@@ -378,8 +378,8 @@ impl Inventory {
     }
 }
 
-/// The most rows that a page of one of these sizes may have, so that all pages together have at most `most`. What small ones
-/// do not need, the others share equally.
+/// The most rows that each of these pages may have, so that all pages together have at most `most`. Large pages share
+/// equally what small ones do not need.
 fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
     sizes.sort_unstable();
     let (mut left, mut others) = (most, sizes.len());
@@ -393,7 +393,7 @@ fn equal_part(mut sizes: Vec<usize>, most: usize) -> usize {
     usize::MAX
 }
 
-/// Ends as the reader sees them. The workload's own namespace was checked.
+/// The ends of a flow, with what the reader may not see hidden. The workload's own namespace was checked before.
 fn seen_ends(sight: &VisibleNamespaces, mut ends: FlowEnds, from_ms: u64) -> FlowEnds {
     if !ends.peer.0.is_empty() && !sight.has_at(&ends.peer.0, from_ms) {
         ends.peer = (String::new(), HIDDEN.to_owned());

@@ -7,10 +7,10 @@
 //!                                      └─ leno stat --since
 //! ```
 //!
-//! It does not know how proxies are reached or what runs a mesh: a collector gives [`hub::Hub`] what was
-//! counted, and the state of the mesh beside it, so that `leno up` and a cluster have the same dashboard.
+//! This crate does not know how proxies are reached or what runs a mesh. A collector gives the counts and the state of
+//! the mesh to [`hub::Hub`], so `leno up` and a cluster have the same dashboard.
 //!
-//! Beside the history the hub has what there is now: proxies, policies, connections ([`inventory`]).
+//! Besides the history, the hub holds the present proxies, policies and connections ([`inventory`]).
 //!
 //! Read first: [`history::History`], [`api`].
 

@@ -1,4 +1,4 @@
-//! How many connections the readers of an interface may have, and metrics of those that are refused.
+//! Limits the connections of the readers of an interface, and counts those that are rejected.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,22 @@ use crate::grpc::{ConnectionSlotCounts, ConnectionSlots};
 /// The limits of one listener.
 #[derive(Debug)]
 pub struct ReaderLimits {
-    /// Connections by the address of their client. One over HTTP/2 gives its place back once it has one of [`ConnectionSlots`].
+    /// Connections by the address of their client. An HTTP/2 connection gives this place back once it has one of
+    /// [`ConnectionSlots`].
     pub(crate) connections: Shares<IpAddr>,
-    /// What calls of gRPC share.
+    /// The limits of gRPC connections.
     pub(crate) places: ConnectionSlots,
 }
 
 impl ReaderLimits {
-    /// These connections at once, and beside them `most_http2` over HTTP/2 whose callers may read something.
+    /// Limits for these connections at a time, and in addition `most_http2` over HTTP/2 whose callers have proven that
+    /// they may read something.
     #[must_use]
     pub fn new(connections: Shares<IpAddr>, most_http2: usize) -> Self {
         Self { connections, places: ConnectionSlots::new(most_http2) }
     }
 
-    /// Appends what is open, and what was refused since the program began, as metrics whose names begin with `prefix`.
+    /// Appends the open and rejected connections as metrics, whose names begin with `prefix`.
     pub fn render(&self, text: &mut String, prefix: &str) {
         render_connections(text, prefix, self.connections.counts());
         render_places(text, prefix, self.places.counts());

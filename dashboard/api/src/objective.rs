@@ -1,44 +1,44 @@
-//! Error budgets: how fast one is spent, and what is left of it.
+//! Error budgets: how fast a budget is spent, and how much of it is left.
 //!
 //! An objective of 99.9 % lets one request in a thousand fail: that is its budget. The burn rate is how many times
-//! faster than that requests fail. It is judged over two windows at once: the long one shows that it matters,
-//! the short one that it still goes on. [`BurnRule`]s have the windows.
+//! faster than that requests fail. It is judged over two windows at once: the long one shows that the failures matter,
+//! the short one that they still go on. [`BurnRule`]s define the windows.
 
 use serde::Serialize;
 
 use crate::tally::float;
 
-/// Fewest bad requests in a long window for a budget to burn: one may be chance.
+/// Fewest bad requests in a long window for an alert: a single one may be chance.
 const MIN_BAD: u64 = 2;
 /// Shortest of the long windows, and of the short ones: the history has steps of 5 s.
 const MIN_LONG_MS: u64 = 60_000;
 const MIN_SHORT_MS: u64 = 15_000;
-/// How many short windows a long one has.
+/// A long window is this many times as long as the short one.
 const SHORT: u64 = 12;
 
-/// How many requests were to be good, and how many were not.
+/// The good and bad requests of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SpentBudget {
     /// All requests that count.
     pub requests: u64,
-    /// Those that were not good.
+    /// Requests that were not good.
     pub bad: u64,
 }
 
-/// When a budget is spent too fast.
+/// A condition under which a budget is spent too fast.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BurnRule {
     /// Its name: `fast` or `slow`.
     pub name: &'static str,
-    /// The window in which it matters.
+    /// The long window, in which the failures must matter.
     pub long_ms: u64,
-    /// The window in which it has to go on.
+    /// The short window, in which the failures must still go on.
     pub short_ms: u64,
-    /// The burn rate from which on, in both.
+    /// The burn rate that must be reached in both windows.
     pub limit: f64,
 }
 
-/// A rule, applied.
+/// The result of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Burn {
     /// The rule.
@@ -52,7 +52,7 @@ pub struct Burn {
     pub burning: bool,
 }
 
-/// How an objective is.
+/// The state of an objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectiveState {
@@ -60,14 +60,14 @@ pub enum ObjectiveState {
     Exhausted,
     /// It is spent too fast.
     Burning,
-    /// There was no request.
+    /// There were no requests.
     Idle,
     /// All is well.
     Met,
 }
 
-/// The rules of an objective over a window: a tenth of the budget in 1/48 of the time, and a quarter in 1/8. For 24 h these
-/// are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
+/// The rules of an objective over a window: a tenth of the budget in 1/48 of the window, and a quarter in 1/8. For 24 h
+/// these are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
 #[must_use]
 pub fn rules(window_ms: u64) -> [BurnRule; 2] {
     let rule = |name, part: u64, share: f64, least: f64| {
@@ -79,14 +79,15 @@ pub fn rules(window_ms: u64) -> [BurnRule; 2] {
 }
 
 impl SpentBudget {
-    /// How many times faster than the budget allows; `None` without requests. `percent` is the objective.
+    /// How many times faster than the budget permits requests fail; `None` without requests. `percent` is the
+    /// objective.
     #[must_use]
     pub fn burn_rate(self, percent: f64) -> Option<f64> {
         let allowed = float(self.requests) * (100.0 - percent) / 100.0;
         (self.requests > 0).then(|| float(self.bad) / allowed)
     }
 
-    /// The share of the budget that is left, below 0 where more than all of it was spent; `None` without requests.
+    /// The share of the budget that is left, below 0 if it is overspent; `None` without requests.
     #[must_use]
     pub fn left(self, percent: f64) -> Option<f64> {
         self.burn_rate(percent).map(|rate| 1.0 - rate)
@@ -94,7 +95,7 @@ impl SpentBudget {
 }
 
 impl BurnRule {
-    /// Applies it.
+    /// Applies the rule.
     #[must_use]
     pub fn judge(self, percent: f64, long: SpentBudget, short: SpentBudget) -> Burn {
         let above =
@@ -108,7 +109,7 @@ impl BurnRule {
     }
 }
 
-/// How an objective is, by what was spent in its whole window and by its rules.
+/// The state of an objective, by its whole window and by its rules.
 #[must_use]
 pub fn standing(percent: f64, whole: SpentBudget, burns: &[Burn]) -> ObjectiveState {
     match whole.left(percent) {

@@ -6,17 +6,17 @@ use leno_observe::stat::{InstanceGrowth, PairCounts};
 
 use crate::api::{Sign, SignKind};
 
-/// Fewest requests of an instance, and of the others, that are compared.
+/// Fewest requests for a comparison, of the instance and of the others.
 const MIN_REQUESTS: f64 = 5.0;
-/// Fewest failures, their least share, and how many times the share of the others.
+/// Fewest failures of an outlier, their least share, and how many times the share of the others that must be.
 const MIN_FAILURES: f64 = 3.0;
 const MIN_SHARE: f64 = 0.05;
 const TIMES: f64 = 4.0;
-/// How many times longer the median is, and how much at least, in seconds.
+/// How many times longer the median of an outlier is, and by how many seconds at least.
 const SLOWER: f64 = 3.0;
 const LONGER_S: f64 = 0.05;
 
-/// Finds them in what was counted at several times.
+/// Finds outliers in the counts of several observations.
 #[must_use]
 pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<Sign> {
     let mut workloads: BTreeMap<(&str, &str), BTreeMap<&str, PairCounts>> = BTreeMap::new();
@@ -40,7 +40,7 @@ pub fn outliers<'a>(seen: impl Iterator<Item = &'a Vec<InstanceGrowth>>) -> Vec<
     found
 }
 
-/// How an instance is unlike the others.
+/// How an instance differs from the others, if it does.
 fn unlike(own: &PairCounts, others: &PairCounts) -> Option<String> {
     let (requests, of_others) = (own.requests(), others.requests());
     if requests < MIN_REQUESTS || of_others < MIN_REQUESTS {

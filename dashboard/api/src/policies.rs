@@ -1,7 +1,7 @@
-//! Policies: what each selects, by its document and the labels of workloads.
+//! What each policy selects, by its document and the labels of workloads.
 //!
-//! A collector keeps a [`PolicyDocument`] of each policy, and with the workloads and services that there are
-//! [`PolicyDocument::selection`] tells what it selects.
+//! A collector keeps a [`PolicyDocument`] of each policy. [`PolicyDocument::selection`] then finds what it selects
+//! among the present workloads and services.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,24 @@ use crate::inventory::Policy;
 const MAX_TARGETS: usize = 16;
 /// Most labels of a selector that are kept.
 const MAX_LABELS: usize = 64;
-/// Longest name or label that is kept, in bytes: what Kubernetes permits of a name and a prefix of it.
+/// Longest name or label that is kept, in bytes: the limit of Kubernetes for a name with a prefix.
 const MAX_TEXT: usize = 600;
-/// Most workloads of one policy that are named; the answer says how many more there are.
+/// Most workloads of one policy that are named; an answer has the number of the others.
 const MAX_NAMED: usize = 200;
 /// Most workloads that all policies together name: each name costs some hundred bytes, in the collector and in every answer.
 const MAX_NAMED_OF_ALL: usize = 32_768;
 /// Most policies that are shown.
 pub(crate) const MAX_POLICIES: usize = 10_000;
-/// Longest text of what a policy selects, in bytes.
+/// Longest description of what a policy selects, in bytes.
 const MAX_WORDS: usize = 1_024;
 
-/// Labels of a workload, or those that a selector wants.
+/// Labels of a workload, or of a selector.
 pub type Labels = BTreeMap<String, String>;
 
 /// The parts of a policy that are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyDocument {
-    /// `AuthorizationPolicy` and so on.
+    /// `AuthorizationPolicy`, or another kind.
     pub kind: String,
     /// Its namespace.
     pub namespace: String,
@@ -55,27 +55,28 @@ struct Target {
     section: String,
 }
 
-/// The workloads and services that policies select.
+/// The present workloads and services, among which policies select.
 #[derive(Clone, Debug, Default)]
 pub struct SelectableObjects<'a> {
-    /// The namespace of the control plane, whose policies alone may be for the whole mesh; `None` where those of each may be.
+    /// The namespace of the control plane: only policies in it may select the whole mesh. `None` if policies of any
+    /// namespace may.
     pub system: Option<&'a str>,
-    /// Workloads by namespace, with the labels of their instances; a workload may be there several times.
+    /// Workloads by namespace, with the labels of their instances; a workload may occur several times.
     pub workloads: BTreeMap<String, Vec<(String, &'a Labels)>>,
-    /// The selectors of services; an empty one selects the workload of the service's name.
+    /// The selectors of services. A service with an empty selector selects the workload of its own name.
     pub services: BTreeMap<NamespacedName, &'a Labels>,
 }
 
-/// What a policy selects.
+/// The objects that a policy selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySelection {
-    /// In words: `workloads with app=web`, `Service cart port http`.
+    /// A description: `workloads with app=web`, `Service cart port http`.
     pub selects: Vec<String>,
-    /// The workloads, by namespace and name; none for routes, which select requests.
+    /// The selected workloads, by namespace and name; empty for routes, which select requests.
     pub workloads: Vec<NamespacedName>,
-    /// Workloads beyond those that are named; 0 of a policy of the whole mesh for who may not see all namespaces.
+    /// How many workloads are not named; 0 for a policy of the whole mesh if the reader may not see all namespaces.
     pub left_out: usize,
-    /// Whether it is for the whole mesh, so that what is left out may be of any namespace.
+    /// Whether it selects the whole mesh, so that `left_out` counts workloads of any namespace.
     #[serde(skip)]
     pub(crate) is_of_mesh: bool,
 }
@@ -92,7 +93,7 @@ impl PolicyDocument {
         (&self.kind, &self.namespace, &self.name)
     }
 
-    /// The policy with this `spec`. Fields that are not understood are left out, as those of a newer version.
+    /// The policy with this `spec`. Unknown fields, for example of a newer version, are ignored.
     #[must_use]
     pub fn new(kind: &str, (namespace, name): (&str, &str), spec: &Value) -> Self {
         let text = |value: &Value| value.as_str().map_or_else(String::new, bounded);
@@ -123,7 +124,7 @@ impl PolicyDocument {
         }
     }
 
-    /// What it selects of what there is; it names at most this many workloads.
+    /// What the policy selects among these objects; names at most `places` workloads.
     pub(crate) fn selection(&self, of: &SelectableObjects<'_>, places: usize) -> PolicySelection {
         let mut selects = Vec::new();
         let mut workloads: BTreeSet<(&str, &str)> = BTreeSet::new();
@@ -184,13 +185,13 @@ impl PolicyDocument {
 pub struct MatchedPolicies {
     /// By kind, namespace and name.
     pub policies: Vec<Policy>,
-    /// Policies beyond the bound, by namespace.
+    /// How many policies were dropped because of the bound, by namespace.
     pub(crate) left_out: BTreeMap<String, usize>,
 }
 
 impl MatchedPolicies {
-    /// Matches policies with what there is. The places of policies and of the workloads that they name are bounded, and
-    /// are shared by namespaces and by the policies of each: none of them pushes out others.
+    /// Matches policies with the present objects. The numbers of policies and of named workloads are bounded.
+    /// Namespaces share the first bound, and the policies of each namespace the second, so that none displaces others.
     #[must_use]
     pub fn of<'a>(
         documents: impl Iterator<Item = &'a PolicyDocument>,
@@ -211,7 +212,7 @@ impl MatchedPolicies {
         for one in all {
             by_namespace.entry(&one.namespace).or_default().push(one);
         }
-        // Those with few policies come first, and what they do not need is for the others.
+        // Namespaces with few policies come first, so that the others can share what these do not need.
         let mut namespaces: Vec<Vec<&PolicyDocument>> = by_namespace.into_values().collect();
         namespaces.sort_by_key(Vec::len);
         let (mut policies, mut places) = (Vec::new(), most_named);
@@ -233,7 +234,7 @@ impl MatchedPolicies {
     }
 }
 
-/// The words up to the bound.
+/// Cuts the description at its bound.
 fn worded(mut words: Vec<String>) -> Vec<String> {
     let mut places = MAX_WORDS;
     for text in &mut words {
@@ -263,7 +264,7 @@ fn labelled(labels: &Labels) -> String {
     pairs.join(", ")
 }
 
-/// The text up to the bound.
+/// Cuts the text at its bound.
 fn bounded(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_policy_is_bounded() {
+    fn the_kept_parts_of_a_policy_are_bounded() {
         let spec = json!({"rules": [{}, {}], "action": "Deny", "targetRefs": vec![json!({"kind": "x".repeat(9_000)}); 99]});
         let policy = PolicyDocument::new("AuthorizationPolicy", ("shop", "p"), &spec);
         assert_eq!((policy.rules, &*policy.action, policy.targets.len()), (2, "Deny", MAX_TARGETS));
@@ -383,7 +384,7 @@ mod tests {
         for one in &all.policies {
             assert_eq!(one.selection.workloads.len() + one.selection.left_out, 300);
         }
-        // There are fewer places than policies: each namespace has its share.
+        // There are fewer places than policies, and each namespace gets its share.
         let few =
             MatchedPolicies::at_most((MAX_POLICIES, 30), documents[MAX_POLICIES..].iter(), &of);
         assert_eq!((named(&few, "b"), named(&few, "c")), (15, 15));

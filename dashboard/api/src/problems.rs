@@ -1,4 +1,4 @@
-//! What is broken: deterministic rules over a window of the history and the state of the mesh.
+//! Finds what is broken, by deterministic rules over a window of the history and the state of the mesh.
 //!
 //! | rule | severity |
 //! |---|---|
@@ -21,10 +21,10 @@
 //! | an instance looks up names that do not exist, a certificate has expired, segments are lost, one instance is unlike the others | evidence of the edges to the workload, else a warning of its own |
 //! | proxies do not answer | warning |
 //!
-//! Of a chain of edges that fail, the one whose server makes no failing calls of its own comes first; so does the edge of
-//! which an instance that takes no traffic is the client. Each problem names its [culprit].
+//! In a chain of failing edges, the edge whose server makes no failing calls of its own is shown first. It also comes
+//! before a problem of the instances that are its client and take no traffic. Each problem names its [culprit].
 //!
-//! Of the past only the rules over edges and readiness hold: the state is that of the last observation.
+//! For a past window only the rules over edges and readiness apply, because the state is that of the last observation.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -50,13 +50,13 @@ use edges::{BrokenEdge, EdgeFault};
 
 /// Most lines of evidence.
 const MAX_EVIDENCE: usize = 6;
-/// How long before the begin of a problem a change may have been to be named with it: an edit that replaces
-/// the instances of a workload takes that long.
+/// How long before the start of a problem a change may be in order to be shown with it: an edit that replaces the
+/// instances of a workload takes that long.
 const BEFORE_MS: u64 = 60_000;
 /// Most changes of a problem.
 const MAX_CHANGES: usize = 3;
 
-/// What is broken in the window that ends at `to_ms`. `state` is `None` of the past.
+/// The problems in the window that ends at `to_ms`. `state` is `None` for a past window.
 pub(crate) fn problems(
     view: &HistoryView<'_>,
     topology: &Topology,
@@ -96,17 +96,17 @@ pub(crate) fn problems(
     ranked.into_iter().map(|(_, problem)| problem).collect()
 }
 
-/// Where a problem comes among those of its severity.
+/// The order of a problem among those of the same severity.
 #[derive(Default)]
 struct Order {
-    /// It follows from an edge that fails.
+    /// It is a consequence of a failing edge.
     follows: bool,
-    /// Its distance from the begin of a chain.
+    /// Its distance from the start of a chain of failures.
     rank: usize,
     weight: Reverse<u64>,
 }
 
-/// Whether a workload that takes no traffic calls what fails, which is told as evidence.
+/// Whether a workload that takes no traffic is the client of a failing edge, which is then added to its evidence.
 fn follows(problem: &mut Problem, broken: &[BrokenEdge]) -> bool {
     let ProblemSubject::Workload { namespace, name } = &problem.about else { return false };
     let calls = |one: &&BrokenEdge| {
@@ -119,7 +119,7 @@ fn follows(problem: &mut Problem, broken: &[BrokenEdge]) -> bool {
     true
 }
 
-/// The order of what problems are about.
+/// The order of subjects.
 fn kind(about: &ProblemSubject) -> u8 {
     match about {
         ProblemSubject::ControlPlane => 0,
@@ -176,8 +176,8 @@ fn of_edge(view: &HistoryView<'_>, broken: BrokenEdge) -> Problem {
     }
 }
 
-/// The object of the edits before a problem that concerns the edge the most: one of the server's name, then one of
-/// the client's, then one that routes or judges requests.
+/// The object that was edited before a problem and is most likely related to the edge: one with the server's name, else
+/// one with the client's name, else one that routes or authorizes requests.
 fn changed(changes: &[Mark], broken: &BrokenEdge) -> Option<String> {
     let edits = changes.iter().filter(|mark| mark.kind == MarkKind::Documents);
     let lines: Vec<&str> = edits.flat_map(|mark| &mark.lines).map(String::as_str).collect();
@@ -194,7 +194,8 @@ fn changed(changes: &[Mark], broken: &BrokenEdge) -> Option<String> {
     found.map(|(kind, name)| format!("{kind} {name}"))
 }
 
-/// Whether a line of an edit is of what routes or judges requests: a route, a policy, or a namespace's default.
+/// Whether a line of an edit is about an object that routes or authorizes requests: a route, a policy, or a namespace's
+/// default.
 fn is_policy(line: &str) -> bool {
     let kind = line.split(' ').next().unwrap_or_default();
     kind == "Namespace" || kind.ends_with("Policy") || kind.ends_with("Route")
@@ -302,7 +303,7 @@ fn reasons(instances: &[&Unready]) -> Vec<String> {
     instances.iter().take(MAX_EVIDENCE).map(line).collect()
 }
 
-/// The changes around the begin of a problem. Its first frame may have begun before the change.
+/// The changes around the start of a problem. The first frame with the problem may begin before the change.
 fn changes(view: &HistoryView<'_>, since: u64) -> Vec<Mark> {
     let around = view.marks(since.saturating_sub(BEFORE_MS), since + TICK.as_millis() as u64);
     let mut all: Vec<Mark> = around.cloned().collect();
@@ -311,7 +312,7 @@ fn changes(view: &HistoryView<'_>, since: u64) -> Vec<Mark> {
     all
 }
 
-/// `shop/web`, or what is no workload of the mesh.
+/// `shop/web`, or the name of what is not a workload of the mesh.
 fn text((namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") }
 }

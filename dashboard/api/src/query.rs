@@ -1,4 +1,4 @@
-//! Answers from a history.
+//! Computes answers from a history.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::view::HistoryView;
 
 /// Most points of an answer: a day in steps of a minute.
 const MAX_POINTS: u64 = 1_440;
-/// Points where no step is asked for: one for each few pixels of a chart.
+/// The number of points if the request has no step: one for every few pixels of a chart.
 const USUAL_POINTS: u64 = 240;
 
-/// What a series is asked of.
+/// The subject of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SeriesSubject {
     /// A workload as a server.
     Workload(NamespacedName),
-    /// A client and a server, with mTLS or without.
+    /// A client and a server, both with mTLS and without.
     Edge(NamespacedName, NamespacedName),
 }
 
-/// An edge with mTLS and without it.
+/// The sum of an edge's counts with mTLS and without.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeTally {
     pub(crate) sum: Tally,
@@ -54,7 +54,7 @@ pub(crate) fn edges(
         };
         let both = edges.entry((client.clone(), server.clone())).or_default();
         both.sum.join(tally);
-        // Attempts that found no server were not in plaintext.
+        // Attempts that reached no server do not count as plaintext.
         let passed = tally.requests() > tally.errors() || tally.tcp_opened + tally.tcp_open > 0;
         both.encrypted |= *encrypted;
         both.plain |= !encrypted && passed;
@@ -62,7 +62,7 @@ pub(crate) fn edges(
     edges
 }
 
-/// Workloads and edges of a window, without problems. `identities`: those that workloads prove now.
+/// Workloads and edges of a window, without problems. `identities`: the present identities of workloads.
 pub(crate) fn topology(
     view: &HistoryView<'_>,
     (mesh, identities): (&str, &BTreeMap<NamespacedName, String>),
@@ -127,7 +127,7 @@ pub(crate) fn routes(names: &SeriesNumbers, window: &Window) -> Vec<Route> {
     routes.into_iter().map(route).collect()
 }
 
-/// One workload or edge over time, in steps; `None` where the history does not know it.
+/// One workload or edge over time, in steps; `None` if it is not in the history.
 pub(crate) fn series(
     view: &HistoryView<'_>,
     wanted: &SeriesSubject,
@@ -166,8 +166,7 @@ pub(crate) fn series(
     Some(Points { step_ms, points: steps.values().map(point).collect() })
 }
 
-/// The requests to some servers, as their clients' proxies count them: what the mesh itself failed is among
-/// them.
+/// The requests to some servers, as their clients' proxies count them, including those that the mesh itself failed.
 pub(crate) fn budget(
     names: &SeriesNumbers,
     window: &Window,
@@ -205,7 +204,7 @@ fn subjects(wanted: &SeriesSubject) -> Vec<SeriesKey> {
     }
 }
 
-/// Rates of a tally over the time in which it was counted.
+/// A tally as rates over the time in which it was counted.
 pub(crate) fn signals(names: &SeriesNumbers, tally: &Tally, seconds: f64) -> Signals {
     let requests = tally.requests();
     let rate = |count: u64| if seconds > 0.0 { float(count) / seconds } else { 0.0 };
@@ -242,7 +241,7 @@ pub(crate) fn signals(names: &SeriesNumbers, tally: &Tally, seconds: f64) -> Sig
     }
 }
 
-/// How often this cause was.
+/// The count of this cause.
 pub(crate) fn count_of(causes: &[Cause], wanted: &str) -> u64 {
     causes.iter().find(|one| one.cause == wanted).map_or(0, |one| one.count)
 }
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_of_all_clients_and_counts_what_was_given_up_but_not_what_was_denied() {
+    fn a_budget_is_of_all_clients_and_counts_cancelled_but_not_denied_requests() {
         let mut history = History::default();
         let server = |name: &str| ("shop".to_owned(), name.to_owned());
         let mut given_up = edge("web", "cart", 90.0);

@@ -5,9 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use crate::api::Restart;
 use crate::fair::surplus;
 
-/// How long an end is remembered, as far as `leno why` looks back.
+/// How long an end is remembered: as far back as `leno why` looks.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most that are remembered: four of each instance of a large mesh. Above it the namespace with the most loses its oldest.
+/// Most ends that are remembered: four for each instance of a large mesh. Above it, the namespace with the most loses
+/// its oldest.
 const MAX_RESTARTS: usize = 1_000;
 
 /// How often a process of an instance has ended.
@@ -21,23 +22,23 @@ pub struct ProcessEnds {
     pub instance: String,
     /// How often it has ended.
     pub times: u32,
-    /// How it has ended the last time, if that is known.
+    /// How it ended the last time, if that is known.
     pub ended: Option<String>,
 }
 
 /// How often, and how the last time.
 type EndCount = (u32, Option<String>);
 
-/// The ends of processes of one kind, from look to look.
+/// Finds the processes of one kind that ended between two calls of [`Restarts::look`].
 #[derive(Debug, Default)]
 pub struct Restarts {
-    /// By namespace and instance; `None` before the first look.
+    /// By namespace and instance; `None` before the first call.
     counts: Option<HashMap<(String, String), EndCount>>,
     all: VecDeque<Restart>,
 }
 
 impl Restarts {
-    /// Takes in how often the processes of all instances have ended until now.
+    /// Takes how often the processes of all instances have ended so far.
     pub fn look(&mut self, processes: impl IntoIterator<Item = ProcessEnds>, now_ms: u64) {
         let processes: Vec<ProcessEnds> = processes.into_iter().collect();
         let key = |one: &ProcessEnds| (one.namespace.clone(), one.instance.clone());

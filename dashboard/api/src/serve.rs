@@ -1,4 +1,4 @@
-//! The interface over HTTP: GET, JSON, nothing that changes anything.
+//! The interface over HTTP: read-only, with GET and JSON.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::hub::{Hub, TimeSpan};
 use crate::query::SeriesSubject;
 use crate::visible_namespaces::VisibleNamespaces;
 
-/// Where the interface is.
+/// The path of the interface.
 pub const ROOT: &str = "/api/v1/";
 
 /// Answers one request of a reader.
@@ -28,7 +28,7 @@ pub fn answer(
         return refused;
     }
     let mut asked = QueryParameters::of(query.unwrap_or_default());
-    // A reader may ask for a part of what they may see.
+    // A reader may restrict the answer to some of the namespaces that they may see.
     let narrowed = asked.0.remove("namespaces").map(|names| {
         let names: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
         sight.within(&names)
@@ -64,7 +64,7 @@ pub fn answer(
     answered.unwrap_or_else(|(status, why)| refuse(status, &why))
 }
 
-/// Why a request is refused.
+/// The status and the reason of a rejected request.
 type Rejection = (StatusCode, String);
 
 fn topology(
@@ -145,7 +145,7 @@ impl<'a> QueryParameters<'a> {
         Ok(TimeSpan { from_ms: self.number("from")?, to_ms: self.number("to")? })
     }
 
-    /// `namespace/name`; the namespace is empty for what is outside of the mesh.
+    /// Parses `namespace/name`; the namespace is empty for what is outside the mesh.
     fn name(&self, parameter: &str) -> Result<Option<NamespacedName>, Rejection> {
         let Some(text) = self.0.get(parameter) else { return Ok(None) };
         let wrong = || bad(&format!("{parameter} is not namespace/name"));
@@ -161,7 +161,7 @@ fn json(value: &impl Serialize) -> AdminResponse {
     respond(StatusCode::OK, JSON, serde_json::to_vec(value).expect("answers have only text keys"))
 }
 
-/// An error of the interface: an object with one field, `error`.
+/// An error of the interface: an object with the single field `error`.
 #[must_use]
 pub fn refuse(status: StatusCode, why: &str) -> AdminResponse {
     let body = serde_json::json!({ "error": why });
@@ -229,7 +229,7 @@ pub(crate) mod tests {
         assert_eq!(kinds, ["documents", "control_plane"]);
     }
 
-    /// Two namespaces that call each other, and fail, in every way that is answered about.
+    /// A history of two namespaces that call each other and fail, with data for every kind of answer.
     pub(crate) fn two_namespaces() -> (tempfile::TempDir, Hub) {
         let directory = tempfile::tempdir().unwrap();
         let hub = Hub::open("default", directory.path().join("history")).unwrap();
@@ -319,7 +319,7 @@ pub(crate) mod tests {
             assert_eq!(own.contains("shop"), is_of_shop, "{target}: {own}");
             assert!(all != own, "{target} does not tell both namespaces apart");
         }
-        // A reader of all namespaces can ask for a part of them, and no reader for more than they may see.
+        // A reader of all namespaces can ask for some of them, and no reader can ask for more than they may see.
         for target in
             ["topology?window=60000&", "proxies?", "policies?", "flows?", "changes?from=0&"]
         {
@@ -330,7 +330,7 @@ pub(crate) mod tests {
             let (_, text) = get(&shop, &part("shop,bank")).await;
             assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
         }
-        // A namespace that was made after all this, by another owner.
+        // The namespace was created again after all this, by another owner.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), u64::MAX)].into());
         let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {
@@ -341,7 +341,7 @@ pub(crate) mod tests {
         let own: crate::api::Topology = serde_json::from_str(&own).unwrap();
         let ends: Vec<_> = own.edges.iter().map(|one| (&*one.client, &*one.server)).collect();
         assert_eq!(ends, [("front", "web"), ("web", HIDDEN)]);
-        assert_eq!(own.edges[1].signals.requests, 150, "two hidden servers are one");
+        assert_eq!(own.edges[1].signals.requests, 150, "two hidden servers are shown as one");
         let (status, points) = get(&shop, "/api/v1/series?client=shop/front&server=shop/web").await;
         assert!(status == 200 && points.contains("\"requests\":80"), "{points}");
         let hidden = "/api/v1/series?client=shop/web&server=/(other%20namespaces)";
@@ -349,7 +349,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_understood_is_refused_with_the_reason() {
+    async fn invalid_requests_are_rejected_with_the_reason() {
         let (_directory, hub) = hub();
         for (target, status, why) in [
             ("/api/v1/nothing", 404, "no page"),

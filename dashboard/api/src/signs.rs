@@ -1,26 +1,26 @@
-//! The signs that an observer has seen, for as long as they may explain something.
+//! Keeps the signs that an observer has seen, for as long as they may explain a problem.
 
 use std::collections::HashMap;
 
 use crate::api::{Sign, SignKind};
 use crate::fair::surplus;
 
-/// How long a sign is remembered after it was seen last.
+/// How long a sign is kept after it was last seen.
 const KEPT_MS: u64 = 60 * 60 * 1000;
-/// Most signs that are remembered. Above it the namespace with the most loses those that were not seen for longest.
+/// Most signs that are kept. Above it, the namespace with the most loses those that were not seen for the longest time.
 const MAX_SIGNS: usize = 256;
 
-/// A kind, a namespace, a workload, and what else it is about.
+/// The kind, namespace, workload and subject of a sign.
 type Key = (SignKind, String, String, String);
 
-/// Signs, each once.
+/// A set of signs.
 #[derive(Debug, Default)]
 pub struct Signs {
     all: HashMap<Key, Sign>,
 }
 
 impl Signs {
-    /// Takes in what is seen now.
+    /// Adds the signs that are seen now.
     pub fn take(&mut self, seen: impl IntoIterator<Item = Sign>, now_ms: u64) {
         for sign in seen {
             self.all.insert(key(&sign), Sign { at_ms: now_ms, ..sign });
@@ -34,7 +34,7 @@ impl Signs {
         }
     }
 
-    /// All of them, the newest last.
+    /// All signs, the newest last.
     #[must_use]
     pub fn all(&self) -> Vec<Sign> {
         let mut all: Vec<Sign> = self.all.values().cloned().collect();
@@ -86,6 +86,9 @@ mod tests {
         signs.take((0..2 * MAX_SIGNS).map(|nth| sign(&format!("web-{nth}"))), KEPT_MS + 1_600);
         assert_eq!(signs.all().len(), MAX_SIGNS);
         signs.take([Sign::expired(("bank", "vault"), "vault-0")], KEPT_MS + 1_500);
-        assert!(signs.all().iter().any(|sign| sign.namespace == "bank"), "its own are the oldest");
+        assert!(
+            signs.all().iter().any(|sign| sign.namespace == "bank"),
+            "its own signs are the oldest"
+        );
     }
 }

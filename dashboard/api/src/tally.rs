@@ -1,4 +1,4 @@
-//! The counts of one workload or edge over some time, and their form in a frame.
+//! The counts of one workload or edge over some time, and their encoding in a frame.
 
 use leno_observe::metrics::CumulativeHistogram;
 use leno_observe::stat::PairCounts;
@@ -6,7 +6,7 @@ use leno_telemetry::BUCKET_BOUNDS_S;
 
 use crate::bytes::{ByteReader, put};
 
-/// The buckets of durations, as proxies have them; the last is above every bound.
+/// The histogram buckets of durations, as proxies have them; the last one has no upper bound.
 const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
 /// Counts over some time, and gauges at its end.
@@ -14,9 +14,9 @@ const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 pub struct Tally {
     /// Requests by the class of their status, 1xx first.
     pub classes: [u64; 5],
-    /// Those of them that their client gave up before there was a response, which are among the 4xx.
+    /// Requests that the client cancelled before there was a response; they are among the 4xx.
     pub given_up: u64,
-    /// gRPC calls that ended with a status of the server's failure, beyond those that `classes` has as 5xx.
+    /// gRPC calls that failed by their status, and that `classes` does not have as 5xx.
     pub grpc_failed: u64,
     /// Requests by their duration.
     pub durations: Durations,
@@ -28,13 +28,13 @@ pub struct Tally {
     pub read_bytes: u64,
     /// Bytes of opaque connections to the client.
     pub written_bytes: u64,
-    /// Connections to the server that could not be made.
+    /// Connections to the server that could not be established.
     pub connect_failures: u64,
     /// Retries of requests and of connections.
     pub retries: u64,
-    /// Workers that eject the server at the end.
+    /// Workers that have ejected an endpoint of the server at the end.
     pub ejected: u64,
-    /// What the mesh itself failed, by the number of the cause.
+    /// Failures that the mesh itself caused, by the number of the cause.
     pub causes: Vec<(u32, u64)>,
     /// The instances of a workload at the end; `None` for an edge.
     pub instances: Option<Instances>,
@@ -51,7 +51,7 @@ pub struct Instances {
     pub meshed: bool,
 }
 
-/// Requests by their duration, not cumulated.
+/// The number of requests in each bucket of durations, not cumulative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Durations([u64; BUCKETS]);
 
@@ -61,7 +61,8 @@ impl Default for Durations {
     }
 }
 
-/// Which fields a tally has. Those of most tallies come first, so that they take one byte.
+/// The bits that mark which fields a tally has. The most frequent fields come first, so that the bits usually take one
+/// byte.
 mod field {
     pub(super) const GOOD: u64 = 1;
     pub(super) const REDIRECTED: u64 = 1 << 1;
@@ -84,7 +85,7 @@ impl Durations {
         let mut counts = [0; BUCKETS];
         let mut below = 0;
         for (bound, cumulated) in histogram.cumulated() {
-            // A proxy of another version may have other bounds: the next one of these takes them.
+            // A proxy of another version may have other bounds. Its counts go to the next higher bucket.
             let bucket = BUCKET_BOUNDS_S.partition_point(|own| *own < bound * 0.999_999);
             let cumulated = whole(cumulated);
             counts[bucket] += cumulated.saturating_sub(below);
@@ -93,7 +94,7 @@ impl Durations {
         Self(counts)
     }
 
-    /// The duration in milliseconds below which the share `q` lies; `None` without requests.
+    /// The duration in milliseconds of the quantile `q`; `None` without requests.
     #[must_use]
     pub fn quantile_ms(&self, q: f64) -> Option<f64> {
         let mut histogram = CumulativeHistogram::default();
@@ -105,8 +106,8 @@ impl Durations {
         histogram.quantile(q).map(|seconds| seconds * 1000.0)
     }
 
-    /// How many took longer than this time, as far as buckets tell: those of the bucket that it lies in count as
-    /// longer. Returns the bound in milliseconds up to which requests were in time, too.
+    /// How many requests took longer than this time, as far as buckets show: the whole bucket that the time lies in
+    /// counts as longer. Also returns the bound in milliseconds that was applied.
     #[must_use]
     pub fn above_ms(&self, ms: u64) -> (u64, f64) {
         let bound = float(ms) / 1000.0;
@@ -121,7 +122,7 @@ impl Durations {
         }
     }
 
-    /// The buckets from the first to the last that has any.
+    /// Appends the buckets from the first to the last that is not 0.
     fn put(&self, bytes: &mut Vec<u8>) {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(0);
         let end = self.0.iter().rposition(|count| *count > 0).map_or(first, |last| last + 1);
@@ -141,7 +142,7 @@ impl Durations {
 }
 
 impl Tally {
-    /// What proxies have counted; `cause` numbers the causes.
+    /// The counts of a proxy; `cause` maps causes to numbers.
     #[must_use]
     pub fn of(counts: &PairCounts, mut cause: impl FnMut(&str) -> u32) -> Self {
         let causes = counts.causes.iter().map(|(name, count)| (cause(name), whole(*count)));
@@ -162,25 +163,25 @@ impl Tally {
         }
     }
 
-    /// All requests.
+    /// The number of all requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// Requests that failed: statuses from 500, and those of gRPC that are the server's failure.
+    /// The number of failed requests: with a status from 500, or a gRPC status of a server failure.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.classes[4] + self.grpc_failed
     }
 
-    /// What the mesh itself failed.
+    /// The number of failures that the mesh itself caused.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.causes.iter().map(|(_, count)| count).sum()
     }
 
-    /// Adds a later tally: its counts, and its gauges instead of these.
+    /// Adds a later tally: sums the counts, and replaces the gauges.
     pub fn add(&mut self, later: &Self) {
         for (own, more) in self.classes.iter_mut().zip(&later.classes) {
             *own += more;
@@ -261,7 +262,7 @@ impl Tally {
         rare.into_iter().filter(|count| *count > 0).for_each(|count| put(bytes, count));
     }
 
-    /// Reads what [`put`](Self::put) has written; `None` for anything else.
+    /// Reads what [`put`](Self::put) has written; `None` if the bytes are invalid.
     pub(crate) fn read(bytes: &mut ByteReader<'_>) -> Option<Self> {
         let fields = bytes.number()?;
         let count = |field: u64, bytes: &mut ByteReader<'_>| match fields & field {
@@ -303,7 +304,7 @@ impl Tally {
     }
 }
 
-/// A count of a proxy, which is whole and positive.
+/// A count of a proxy as an integer.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -313,7 +314,7 @@ fn whole(count: f64) -> u64 {
     count.round() as u64
 }
 
-/// A count for a rate; above 2^53 it is rounded.
+/// A count as a float, for a rate; above 2^53 it is rounded.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
 pub fn float(count: u64) -> f64 {
@@ -325,9 +326,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_of_the_bucket_of_a_bound_count_as_longer() {
+    fn requests_in_the_bucket_of_the_bound_count_as_longer() {
         let mut durations = Durations::default();
-        // Up to 100 ms, 150 ms, 200 ms, and above 10 s.
+        // The buckets up to 100 ms, 150 ms and 200 ms, and the one above 10 s.
         for (bucket, count) in [(18, 1), (19, 10), (20, 100), (BUCKETS - 1, 1000)] {
             durations.0[bucket] = count;
         }

@@ -1,4 +1,4 @@
-//! What the tests of several modules need.
+//! Helpers for the tests of several modules.
 
 use leno_observe::stat::{
     EdgeGrowth, MeshGrowth, PairCounts, RouteGrowth, RouteName, WorkloadGrowth,
@@ -8,7 +8,7 @@ pub(crate) fn growth(seconds: f64, edges: Vec<EdgeGrowth>) -> MeshGrowth {
     MeshGrowth { seconds, edges, ..MeshGrowth::default() }
 }
 
-/// An edge in the namespace `shop` with this many good requests.
+/// An edge in the namespace `shop` with this many successful requests.
 pub(crate) fn edge(client: &str, server: &str, requests: f64) -> EdgeGrowth {
     let mut counts =
         PairCounts { classes: [0.0, requests, 0.0, 0.0, 0.0], ..PairCounts::default() };
@@ -22,7 +22,7 @@ pub(crate) fn edge(client: &str, server: &str, requests: f64) -> EdgeGrowth {
     }
 }
 
-/// A workload in the namespace `shop` with these instances, all and ready.
+/// A workload in the namespace `shop`, with its numbers of instances, all and ready.
 pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGrowth {
     WorkloadGrowth {
         name: ("shop".to_owned(), name.to_owned()),
@@ -33,7 +33,7 @@ pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGr
     }
 }
 
-/// A rule of the route `cart` of the service `cart` with this many good requests.
+/// A rule of the route `cart` of the service `cart` with this many successful requests.
 pub(crate) fn route(rule: &str, requests: f64) -> RouteGrowth {
     RouteGrowth {
         name: RouteName {

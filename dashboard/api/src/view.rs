@@ -1,7 +1,7 @@
-//! A history as one reader sees it.
+//! A history as one reader may see it.
 //!
 //! ```text
-//!  frames, names, changes ──► View: hidden ends have one name, the rest is left out ──► queries and rules
+//!  frames, names, changes ──► View: hidden ends have one name, the rest is omitted ──► queries and rules
 //! ```
 //! The counts of several hidden ends are summed frame by frame.
 
@@ -19,10 +19,11 @@ pub(crate) struct HistoryView<'a> {
     masked: Option<MaskedNames>,
 }
 
-/// Names and changes without those that a reader may not see.
+/// Names and changes without those that the reader may not see.
 struct MaskedNames {
     names: SeriesNumbers,
-    /// For each series of the history, the series of `names` that counts it; `None` if the reader does not see it.
+    /// For each series of the history, the series of `names` that it is counted in; `None` if the reader may not see
+    /// it.
     seen: Vec<Option<VisibleSeries>>,
     marks: Vec<Mark>,
 }
@@ -32,7 +33,7 @@ struct MaskedNames {
 struct VisibleSeries {
     /// Its number in the view.
     number: u32,
-    /// Frames that begin before are not seen.
+    /// Frames that begin before this are hidden.
     since_ms: u64,
 }
 
@@ -70,7 +71,7 @@ impl<'a> HistoryView<'a> {
         self.history.between(from_ms, to_ms).map(move |frame| ViewFrame { frame, seen })
     }
 
-    /// What was counted after `from_ms`, up to `to_ms`.
+    /// The counts after `from_ms`, up to `to_ms`.
     pub(crate) fn window(&self, from_ms: u64, to_ms: u64) -> Window {
         let mut window = Window::default();
         let mut millis = 0;
@@ -116,15 +117,15 @@ impl ViewFrame<'_> {
         self.frame.millis
     }
 
-    /// The history's count of what its frame leaves out. It is for all namespaces together, so it is 0 for a reader who
+    /// How many series the frame leaves out. The number is for all namespaces together, so it is 0 for a reader who
     /// sees only some.
     pub(crate) fn left_out(self) -> u64 {
         self.seen.map_or(self.frame.left_out, |_| 0)
     }
 
-    /// Calls `visit` with every tally, each series once.
+    /// Calls `visit` with every tally; each series occurs once.
     pub(crate) fn each(self, mut visit: impl FnMut(u32, Tally)) {
-        // A frame is damaged in memory only by a bug; its file was checked when it was read.
+        // The frame was checked when it was made or read from the file, so it can only be damaged by a bug.
         let Some(seen) = self.seen else {
             let _ = self.frame.each(visit);
             return;

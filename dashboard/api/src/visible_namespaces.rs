@@ -1,7 +1,6 @@
-//! What a reader of a mesh may see of it: all, or some namespaces and nothing of the others.
+//! What a reader of a mesh may see: everything, or only some namespaces.
 //!
-//! Everything that is answered is computed from what the reader may see (`view.rs`), so that no rule, sum or sentence
-//! tells of more.
+//! Every answer is computed from what the reader may see (`view.rs`), so that no rule, sum or sentence reveals more.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +12,9 @@ use crate::series::SeriesKey;
 
 /// The port of the page and the interface of a cluster's observer, on loopback in its pod.
 pub const PORT: u16 = 15024;
-/// The audience of tokens that are made for the observer of a cluster alone.
+/// The audience of tokens that are only for the observer of a cluster.
 pub const AUDIENCE: &str = "leno-observer";
-/// The name of what is in namespaces that a reader may not see.
+/// The name that stands for everything in namespaces that a reader may not see.
 pub const HIDDEN: &str = "(other namespaces)";
 
 /// The namespaces that a reader may see.
@@ -23,8 +22,8 @@ pub const HIDDEN: &str = "(other namespaces)";
 pub enum VisibleNamespaces {
     /// All of them.
     All,
-    /// These alone, and of each only what was observed since it was made, in milliseconds since 1970: another owner may
-    /// have had a namespace of its name before.
+    /// Only these, and of each only what was observed since it was created, in milliseconds since 1970: an earlier
+    /// namespace of the same name may have had another owner.
     Namespaces(BTreeMap<String, u64>),
 }
 
@@ -54,7 +53,7 @@ impl VisibleNamespaces {
         Self::Namespaces(namespaces.iter().filter_map(since).collect())
     }
 
-    /// Whether what was at this moment in a namespace may be seen.
+    /// Whether the reader may see what was in a namespace at this moment.
     pub(crate) fn has_at(&self, namespace: &str, at_ms: u64) -> bool {
         match self {
             Self::All => true,
@@ -64,7 +63,7 @@ impl VisibleNamespaces {
         }
     }
 
-    /// From when on a subject may be seen.
+    /// Since when the reader may see a subject.
     pub(crate) fn since_ms(&self, subject: &SeriesKey) -> u64 {
         let Self::Namespaces(seen) = self else { return 0 };
         let since = |namespace: &str| seen.get(namespace).copied().unwrap_or(0);
@@ -77,7 +76,8 @@ impl VisibleNamespaces {
         }
     }
 
-    /// A subject as the reader sees it; `None` if nothing of it may be seen. The hidden end of an edge has no name.
+    /// A subject as the reader may see it; `None` if all of it is hidden. The hidden end of an edge gets the name
+    /// [`HIDDEN`].
     pub(crate) fn of(&self, subject: &SeriesKey) -> Option<SeriesKey> {
         let end = |name: &NamespacedName| match name.0.is_empty() || self.has(&name.0) {
             true => name.clone(),
@@ -95,7 +95,7 @@ impl VisibleNamespaces {
             }
             SeriesKey::Route(RouteName { service, route, rule }) => {
                 self.has(&service.0).then_some(())?;
-                // `HTTPRoute shop/cart`; empty for requests that match no rule.
+                // The form is `HTTPRoute shop/cart`; empty for requests that match no rule.
                 let is_seen =
                     route.is_empty() || namespace_in(route).is_some_and(|of| self.has(of));
                 let (route, rule) = match is_seen {
@@ -107,13 +107,13 @@ impl VisibleNamespaces {
         })
     }
 
-    /// The state of the mesh as the reader sees it.
+    /// The state of the mesh as the reader may see it.
     pub(crate) fn state(&self, state: &MeshState) -> MeshState {
         let mut seen = state.clone();
         if matches!(self, Self::All) {
             return seen;
         }
-        // `shop/web-0` or `shop/web-0: reason`.
+        // The form is `shop/web-0` or `shop/web-0: reason`.
         let line = |line: &String| line.split_once('/').is_some_and(|(of, _)| self.has(of));
         seen.detached.retain(line);
         seen.silent.retain(line);
@@ -122,17 +122,17 @@ impl VisibleNamespaces {
         seen.restarted.retain(|one| self.has_at(&one.namespace, one.at_ms));
         seen.ended.retain(|one| self.has_at(&one.namespace, one.at_ms));
         seen.signs.retain(|one| {
-            // The subject of lost segments is the workload at the other end.
+            // For lost segments, the subject is the workload at the other end.
             let other = one.subject.split_once('/').filter(|_| one.kind == SignKind::Lossy);
             self.has_at(&one.namespace, one.at_ms)
                 && other.is_none_or(|(namespace, _)| self.has_at(namespace, one.at_ms))
         });
-        // It is of documents of any namespace.
+        // The edit may concern documents of any namespace.
         seen.refused_edit = None;
         seen
     }
 
-    /// A change as the reader sees it; `None` if nothing of it may be seen.
+    /// A change as the reader may see it; `None` if all of it is hidden.
     pub(crate) fn mark(&self, mark: &Mark) -> Option<Mark> {
         if matches!(self, Self::All) || mark.kind == MarkKind::ControlPlane {
             return Some(mark.clone());
@@ -144,7 +144,7 @@ impl VisibleNamespaces {
     }
 }
 
-/// The namespace of the object that a text begins with: `Service shop/cart changed`, or `shop/cart-0 was started again`.
+/// The namespace of the object at the start of a text: `Service shop/cart changed`, or `shop/cart-0 was started again`.
 #[must_use]
 pub fn namespace_in(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix("Namespace ") {
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(shop().mark(&mark(MarkKind::Refused, &["unknown field"])), None);
         assert!(shop().mark(&mark(MarkKind::ControlPlane, &["it went away"])).is_some());
 
-        // A namespace that was made again tells nothing of the one before.
+        // A namespace that was created again reveals nothing of the one before.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 6)].into());
         assert_eq!(again.mark(&mark(MarkKind::Documents, &both)), None);
         let seen = again.state(&state);

@@ -1,4 +1,4 @@
-//! One connection of HTTP/2: how many calls it has, and when it ends.
+//! The limits of one HTTP/2 connection: how many calls it has, and when it ends.
 
 use std::future::poll_fn;
 use std::hash::Hash;
@@ -21,34 +21,35 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::status::{Code, Status};
 use super::{REQUEST_WAIT, call, framed};
 
-/// Calls of one connection at once, those that were reset and have not ended yet too.
+/// Calls on one connection at a time, including reset calls that have not ended yet.
 pub(super) const MAX_CALLS: usize = 16;
-/// Watches of a program at once: each is answered at every observation.
+/// Watches of the program at a time: each of them is answered at every observation.
 const MAX_WATCHES: usize = 32;
-/// Answers that are made into messages at once, each by a thread of its own.
+/// Answers that are converted into messages at a time, each by a thread of its own.
 const MAX_CONVERTED: usize = 2;
-/// An answer of so many bytes is made into a message at once: it takes less than to ask a thread.
+/// An answer of at most this many bytes is converted without another thread, because that is faster than starting one.
 const SMALL: usize = 32 * 1024;
 /// How long a connection without calls is kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a connection is kept of which no call was answered with what was asked for. Others may need its place.
+/// How long a connection may last if none of its calls has succeeded. Others may need its place.
 const PROOF_WAIT: Duration = Duration::from_secs(5);
-/// The same while a call of it is being answered: reviews of the API server, and figures of a large mesh, take some seconds.
+/// The same while a call is being answered: access reviews by the API server, and figures of a large mesh, take some
+/// seconds.
 const PROOF_LIMIT: Duration = Duration::from_secs(30);
-/// Longest life of a connection, after which callers begin again.
+/// Longest life of a connection; then callers have to reconnect.
 const LIFE: Duration = Duration::from_hours(1);
-/// How long calls have to end after the connection was told to. A Watch ends at its next answer.
+/// How long calls have to end after the connection was asked to end. A Watch ends at its next answer.
 const DRAIN: Duration = Duration::from_secs(10);
-/// The same for one of which no call was answered with what was asked for.
+/// The same for a connection none of whose calls has succeeded.
 const UNPROVEN_DRAIN: Duration = Duration::from_secs(1);
 
-/// What the connections of a program share.
+/// The limits that all connections of a program share.
 #[derive(Debug)]
 pub struct ConnectionSlots {
-    /// For connections of which a call was answered with what was asked for.
+    /// Places for proven connections: those with a call that has succeeded.
     proven: Semaphore,
     most: usize,
-    /// For the others: a newer one gets the place of the oldest of the address with most.
+    /// Places for other connections. When all are taken, a newer one displaces the oldest of the address with the most.
     unproven: Shares<IpAddr>,
     watches: Semaphore,
     conversions: Arc<Semaphore>,
@@ -58,35 +59,36 @@ pub struct ConnectionSlots {
     watches_refused: AtomicU64,
 }
 
-/// What [`ConnectionSlots`] holds and has counted.
+/// The present use of [`ConnectionSlots`], and its counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionSlotCounts {
-    /// Connections of which a call was answered with what was asked for.
+    /// Connections with a call that has succeeded.
     pub proven: usize,
     /// The other connections.
     pub unproven: usize,
     /// Watches that are open.
     pub watches: usize,
-    /// Connections that were ended because all places for proven ones were taken.
+    /// Connections that ended because all places for proven connections were taken.
     pub full: u64,
-    /// Unproven connections that were ended because a newer one needed the place.
+    /// Unproven connections that were displaced by a newer one.
     pub evicted: u64,
-    /// Connections that were ended because no call was answered with what was asked for in time.
+    /// Connections that ended because none of their calls succeeded in time.
     pub late: u64,
-    /// Watches that were refused.
+    /// Watches that were rejected.
     pub watches_refused: u64,
 }
 
 impl ConnectionSlots {
-    /// Those of a program that has so many connections of HTTP/2 at most whose callers may read something, and as many, two
-    /// at least, of which that is not known yet.
+    /// Limits for a program with at most `most` proven connections over HTTP/2, and as many unproven ones, but at least
+    /// two.
     #[must_use]
     pub fn new(most: usize) -> Self {
         let unproven = most.max(2);
         Self {
             proven: Semaphore::new(most),
             most,
-            // One more than there are: it is the oldest that ends where all are taken, not the newest.
+            // The second bound is one more, so that the oldest connection ends when all places are taken, not the
+            // newest.
             unproven: Shares::new(unproven, unproven.saturating_add(1)),
             watches: Semaphore::new(MAX_WATCHES),
             conversions: Arc::new(Semaphore::new(MAX_CONVERTED)),
@@ -97,7 +99,7 @@ impl ConnectionSlots {
         }
     }
 
-    /// What is held now, and what was counted since the program began.
+    /// The present use, and the counters since the program started.
     #[must_use]
     pub fn counts(&self) -> ConnectionSlotCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -121,7 +123,8 @@ impl ConnectionSlots {
         })
     }
 
-    /// The message of an answer. Who serves other readers does not wait for that of a large mesh.
+    /// Converts an answer into a message. A large answer is converted on another thread, so that other readers do not
+    /// wait for it.
     pub(super) async fn convert(
         &self,
         answer: fn(&[u8]) -> Result<Vec<u8>, Status>,
@@ -146,28 +149,28 @@ impl ConnectionSlots {
     }
 }
 
-/// The place of a connection.
+/// The place that a connection holds.
 enum ConnectionSlot<'a, K: Clone + Eq + Hash> {
-    /// That of any connection from its address, and one of the few for connections of HTTP/2 of which nothing else is known.
+    /// Its place among the connections of its address, and one of the places for unproven HTTP/2 connections.
     Unproven(Share<K>, Share<IpAddr>),
-    /// A call was answered with what was asked for: the caller may read something.
+    /// A call has succeeded, so the caller may read something.
     Proven { _place: SemaphorePermit<'a> },
 }
 
-/// What the calls of a connection share.
+/// The state that the calls of a connection share.
 pub(super) struct GrpcConnectionState<'a, A, K: Clone + Eq + Hash> {
     pub(super) answer: &'a A,
     pub(super) places: &'a ConnectionSlots,
     place: Mutex<ConnectionSlot<'a, K>>,
-    /// Whether there was no place when it was to have one for long.
+    /// All places for proven connections were taken when it needed one.
     is_full: AtomicBool,
     /// Requests that are being answered.
     asked: AtomicUsize,
-    /// Whether the connection ends.
+    /// Whether the connection is ending.
     is_ending: AtomicBool,
 }
 
-/// A request that is being answered, until it is dropped.
+/// Counts a request until it has been answered.
 struct RequestGuard<'a>(&'a AtomicUsize);
 
 impl Drop for RequestGuard<'_> {
@@ -188,7 +191,7 @@ where
     }
 
     fn place(&self) -> MutexGuard<'_, ConnectionSlot<'a, K>> {
-        // A panic of another call leaves it sound: each change of it is whole.
+        // Ignores poisoning: the value is always replaced as a whole.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +199,8 @@ where
         matches!(*self.place(), ConnectionSlot::Proven { .. })
     }
 
-    /// Gives the connection a place that no newer one takes. Where there is none it ends after its calls.
+    /// Gives the connection a place for proven ones, which no newer connection can take. If there is none, the
+    /// connection ends after its present calls.
     fn prove(&self) {
         let mut place = self.place();
         if matches!(*place, ConnectionSlot::Proven { .. }) {
@@ -212,7 +216,7 @@ where
         }
     }
 
-    /// Ready once a newer connection needs the place of one that has shown nothing.
+    /// Ready once a newer connection takes the place of an unproven one.
     fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut *self.place() {
             ConnectionSlot::Unproven(of_address, own) => {
@@ -225,7 +229,8 @@ where
         }
     }
 
-    /// The answer to a request of a caller. A client without a token has files too, so that these prove nothing.
+    /// The answer to a request of a caller. Only requests of the interface prove a connection: clients without a token
+    /// may read files, too.
     pub(super) async fn ask(&self, request: Request<()>) -> AdminResponse {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let _asked = RequestGuard(&self.asked);
@@ -237,12 +242,12 @@ where
         answer
     }
 
-    /// Whether calls that go on by themselves have to end.
+    /// Whether a Watch or a tap must end.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 
-    /// When a connection that has begun then ends, if it has had no call since `idle`.
+    /// When the connection must end. `idle`: since when it has had no call.
     fn ends_at(&self, begun: Instant, idle: Option<Instant>) -> Instant {
         if self.is_full.load(Ordering::Relaxed) {
             return begun;
@@ -256,7 +261,7 @@ where
         [unproven, idle].into_iter().flatten().fold(begun + LIFE, Instant::min)
     }
 
-    /// How long calls have to end, of a connection that is about to end.
+    /// How long calls have to end on a connection that is about to end.
     fn drain(&self) -> Duration {
         let is_full = self.is_full.load(Ordering::Relaxed);
         if is_full || self.is_proven() {
@@ -266,7 +271,7 @@ where
         UNPROVEN_DRAIN
     }
 
-    /// Serves the calls until the connection has ended.
+    /// Serves calls until the connection has ended.
     async fn serve<T>(&self, mut connection: Connection<T, Bytes>) -> Result<(), h2::Error>
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -280,7 +285,7 @@ where
             let has_place = calls.len() < MAX_CALLS;
             let next = poll_fn(|cx| match has_place {
                 true => connection.poll_accept(cx),
-                // Without a place it goes on with the calls that it has.
+                // Without a place it finishes its present calls, and accepts no more.
                 false => connection.poll_closed(cx).map(|closed| closed.err().map(Err)),
             });
             tokio::select! {
@@ -296,7 +301,7 @@ where
                     if drained.is_some() {
                         return Ok(());
                     }
-                    // A call may have been answered since.
+                    // A call may have succeeded since.
                     if self.ends_at(begun, idle(&calls)) <= Instant::now() {
                         self.is_ending.store(true, Ordering::Relaxed);
                         connection.graceful_shutdown();
@@ -308,9 +313,9 @@ where
     }
 }
 
-/// Serves one connection of HTTP/2 until it ends, is idle or reaches its longest life. `answer` gets the requests that a
-/// browser would send, with the headers of the call that say who calls. The log names `client`. `share` is its place among all
-/// connections, which it gives back once a call was answered with what was asked for: it has one of its own then.
+/// Serves one HTTP/2 connection until it ends, is idle or reaches its longest life. `answer` gets the requests that a
+/// browser would send, with the headers of the call that identify the caller. The log names `client`. `share` is its
+/// place among the connections of its address, which it gives back once it has a place for proven connections.
 pub async fn serve<A, F, K>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     (client, share): (SocketAddr, Share<K>),
@@ -346,7 +351,7 @@ pub async fn serve<A, F, K>(
     }
 }
 
-/// What a future gives; `None` if the caller resets its call before, which is dropped then.
+/// The result of a future; `None` if the caller resets its call before. The future is dropped then.
 pub(super) async fn unless_reset<T>(
     mut reset: impl FnMut(&mut Context<'_>) -> Poll<Result<Reason, h2::Error>>,
     future: impl Future<Output = T>,

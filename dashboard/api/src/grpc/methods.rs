@@ -1,4 +1,4 @@
-//! The methods: to which path of the interface each leads, and how its messages are read and written.
+//! The methods: the path of the interface behind each one, and the conversion of its messages.
 
 use data_encoding::HEXLOWER;
 use prost::Message;
@@ -13,13 +13,13 @@ use crate::serve::ROOT;
 /// The path of the service, before the name of a method.
 pub(super) const SERVICE: &str = "/leno.dashboard.v1.Dashboard/";
 
-/// How often a method answers.
+/// How often a method sends an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MethodForm {
     Once,
-    /// At each observation.
+    /// One for each observation.
     Watch,
-    /// What a tap has taken, once a second.
+    /// The requests that a tap has recorded, once a second.
     Tap,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Method {
     name: &'static str,
     page: &'static str,
     pub(super) form: MethodForm,
-    /// The query of a message.
+    /// Converts a message into a query.
     pub(super) query: fn(&[u8]) -> Result<String, Status>,
-    /// The message of an answer in JSON.
+    /// Converts an answer from JSON into a message.
     pub(super) answer: fn(&[u8]) -> Result<Vec<u8>, Status>,
 }
 
@@ -94,7 +94,7 @@ static METHODS: [Method; 13] = [
     Method::new::<proto::TapRequest, proto::TappedRequests>("Tap", "tap", MethodForm::Tap),
 ];
 
-/// The fields of a message as parameters: lists with commas between, and none for what is not set.
+/// The set fields of a message as parameters; lists are joined with commas.
 fn query<Q: Message + Default + Serialize>(message: &[u8]) -> Result<String, Status> {
     let message = Q::decode(message)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
@@ -121,25 +121,26 @@ fn query<Q: Message + Default + Serialize>(message: &[u8]) -> Result<String, Sta
 fn answer<R: Message + Default + DeserializeOwned>(json: &[u8]) -> Result<Vec<u8>, Status> {
     let read = serde_json::from_slice::<R>(json);
     let message = read.map_err(|error| {
-        // The observer and this program are of different versions.
+        // This happens if the observer and this program have different versions.
         Status::new(Code::Internal, format!("the answer cannot be read: {error}"))
     })?;
     Ok(message.encode_to_vec())
 }
 
-/// A name for a tap that no other one has.
+/// A random name for a tap, so that it is unique.
 pub(super) fn tap_name() -> String {
     let mut bytes = [0; 8];
-    // Without random numbers two callers may share a tap, and each sees a part.
+    // Without random numbers two callers may share a tap, and each gets a part of its requests.
     let _none = aws_lc_rs::rand::fill(&mut bytes);
     format!("grpc{}", HEXLOWER.encode(&bytes))
 }
 
-/// A value of an enumeration by its name in JSON, `control_plane`, which is `MARK_KIND_CONTROL_PLANE` in proto.
+/// Converts the name of an enum value in JSON, for example `control_plane`, to that in proto,
+/// `MARK_KIND_CONTROL_PLANE`.
 pub(crate) trait EnumName: Into<i32> + Sized {
-    /// The beginning of the names in proto.
+    /// The common prefix of the names in proto.
     const PREFIX: &'static str;
-    /// The value of a name in proto.
+    /// The value with a name in proto.
     fn by_name(name: &str) -> Option<Self>;
 }
 

@@ -1,4 +1,4 @@
-//! gRPC's server reflection, by which tools such as grpcurl find the methods and messages.
+//! gRPC's server reflection, through which tools such as grpcurl find the methods and messages.
 
 use prost::Message as _;
 
@@ -15,7 +15,7 @@ mod proto {
     include!("../generated/grpc.reflection.v1.rs");
 }
 
-/// The version that tools know now, and the one before, whose messages are the same.
+/// The version that present tools use, and the one before. Both have the same messages.
 pub(super) const PATHS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
@@ -26,7 +26,7 @@ const FILE: &str = "leno/dashboard/v1/dashboard.proto";
 const PACKAGE: &str = "leno.dashboard.v1.";
 const SERVICE: &str = "leno.dashboard.v1.Dashboard";
 
-/// The answer to one question.
+/// The answer to one request.
 pub(super) fn answer(question: &[u8]) -> Result<Vec<u8>, Status> {
     let question = proto::ServerReflectionRequest::decode(question)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;

@@ -1,4 +1,4 @@
-//! How a call ends.
+//! The status of a call.
 
 use h2::server::SendResponse;
 use hyper::body::Bytes;
@@ -9,7 +9,7 @@ pub(super) const GRPC: HeaderValue = HeaderValue::from_static("application/grpc"
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The codes of gRPC that are used.
+/// The gRPC codes that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
     Ok = 0,
@@ -25,7 +25,7 @@ pub(super) enum Code {
     Unauthenticated = 16,
 }
 
-/// A code, and why.
+/// A code and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) code: Code,
@@ -41,7 +41,7 @@ impl Status {
         Self { code, why }
     }
 
-    /// That of a refusal of the interface, `{"error": "..."}` or a line of text.
+    /// From an error of the interface, which is `{"error": "..."}` or a line of text.
     pub(super) fn of_answer(status: StatusCode, body: &[u8]) -> Self {
         let said = serde_json::from_slice::<serde_json::Value>(body).ok();
         let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
@@ -71,17 +71,17 @@ impl Status {
         trailers
     }
 
-    /// Answers a call that has no response yet.
+    /// Rejects a call that has no response yet.
     pub(super) fn refuse(&self, respond: &mut SendResponse<Bytes>) {
         let mut head = Response::new(());
         *head.headers_mut() = self.trailers();
         head.headers_mut().insert(CONTENT_TYPE, GRPC);
-        // A caller that left is not told.
+        // An error means that the caller has left.
         let _left = respond.send_response(head, true);
     }
 }
 
-/// Percent-encoded as gRPC has it: all but the printable characters of ASCII, and `%`.
+/// Percent-encodes all but the printable characters of ASCII, and `%`, as gRPC requires.
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_keeps_its_reason() {
+    fn an_error_keeps_its_reason() {
         let refused = Status::of_answer(StatusCode::UNAUTHORIZED, br#"{"error": "no token"}"#);
         assert_eq!(refused, Status::new(Code::Unauthenticated, "no token".to_owned()));
         let text = Status::of_answer(StatusCode::METHOD_NOT_ALLOWED, b"use GET\n");

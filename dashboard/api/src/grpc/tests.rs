@@ -14,14 +14,14 @@ use crate::hub::Hub;
 use crate::serve::tests::two_namespaces;
 use crate::visible_namespaces::VisibleNamespaces;
 
-/// Checks that each name in the JSON is a field of the message, so that nothing of it is lost.
+/// Checks that each name in the JSON is a field of the message, so that no value is lost.
 fn check(file: &FileDescriptorProto, message: &str, json: &Value, seen: &RefCell<Vec<String>>) {
     let descriptor = |name: &str| file.message_type.iter().find(|one| one.name() == name).unwrap();
     let own = descriptor(message);
     let flat = own.field.iter().find(|field| field.name() == "signals");
     let fields = own.field.iter().chain(flat.iter().flat_map(|_| &descriptor("Signals").field));
     let fields: Vec<_> = fields.collect();
-    // A name, which is a list in JSON.
+    // A `Name` message is a list in JSON.
     if json.is_array() {
         return;
     }
@@ -86,7 +86,7 @@ fn every_name_of_the_json_is_a_field_of_its_message() {
             seen.borrow()
         );
     }
-    // What a proto file names and this program does not serve, or the other way round.
+    // The methods in the proto file must be exactly those that this program serves.
     let served = file.service.iter().flat_map(|one| &one.method).map(|one| one.name());
     assert!(served.clone().all(|name| Rpc::named(name).is_some()) && served.count() == 13);
 }
@@ -108,7 +108,7 @@ fn share() -> Share<u8> {
     Shares::new(1, 1).take(0).unwrap()
 }
 
-/// One call over HTTP/2: its messages, or the first `most` of them, and its status.
+/// Makes one call over HTTP/2; returns its messages, or the first `most` of them, and its status.
 async fn called(
     hub: &Hub,
     sight: &VisibleNamespaces,
@@ -140,7 +140,7 @@ async fn called(
             while messages.len() < most
                 && let Some(part) = body.data().await
             {
-                // These are small: each comes in one frame.
+                // The messages are small, so each arrives in one frame.
                 messages.push(part.unwrap().slice(5..));
             }
             let trailers = match messages.len() < most {
@@ -161,7 +161,7 @@ async fn called(
     }
 }
 
-/// Requests that are being answered, and the most at once.
+/// The number of requests that are being answered, and its maximum.
 #[derive(Default)]
 struct RequestCount(Cell<usize>, Cell<usize>);
 
@@ -202,7 +202,8 @@ fn begin(send: &mut h2::client::SendRequest<Bytes>, path: &str) -> SendStream<By
 
 const DASHBOARD: &str = "/leno.dashboard.v1.Dashboard/";
 
-/// A call that is reset is not answered any more, in any of its forms, and a connection has so many calls and no more.
+/// A call that is reset is not answered any more, whatever its form, and the number of calls on a connection is
+/// bounded.
 #[tokio::test]
 async fn calls_that_are_reset_end() {
     let (near, far) = tokio::io::duplex(64 * 1024);
@@ -223,7 +224,7 @@ async fn calls_that_are_reset_end() {
                 }
                 asked.wait_for(connection::MAX_CALLS).await;
                 calls.iter_mut().for_each(|call| call.send_reset(Reason::CANCEL));
-                // A tap is closed, which is a request, too.
+                // Closing a tap takes another request.
                 if method == "Tap" {
                     return;
                 }
@@ -243,7 +244,7 @@ async fn calls_that_are_reset_end() {
     assert_eq!(asked.1.get(), connection::MAX_CALLS);
 }
 
-/// Those that do not answer what is asked for end soon, and those that do go on.
+/// Connections without a successful call end soon, and others stay.
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_an_accepted_call_ends() {
     let (_directory, hub) = two_namespaces();
@@ -302,7 +303,7 @@ async fn watches_and_connections_are_bounded() {
     assert_eq!((places.counts().watches, places.counts().watches_refused), (32, 1));
     drop(watches);
     assert!(places.watch().is_ok());
-    // Of the connections that have shown nothing, a newer one gets the place of the oldest of the address with most.
+    // When a newer unproven connection needs a place, the oldest one of the address with the most connections ends.
     let places = ConnectionSlots::new(3);
     let mut ends = Vec::new();
     let mut io = || {
@@ -323,7 +324,7 @@ async fn watches_and_connections_are_bounded() {
     assert_eq!(places.counts().evicted, 1);
 }
 
-/// A caller that asks for the overview, with or without a token, and then keeps its connection.
+/// Requests the overview, with or without a token, and then keeps the connection open. Returns how long it lasted.
 async fn keeps(
     io: tokio::io::DuplexStream,
     token: Option<&'static str>,
@@ -337,7 +338,7 @@ async fn keeps(
     }
     let (response, _) = send.send_request(request.body(()).unwrap(), true).unwrap();
     let talk = async {
-        // An evicted one has none.
+        // A displaced connection gets no answer.
         if response.await.is_ok() {
             answered.set(answered.get() + 1);
         }
@@ -347,14 +348,14 @@ async fn keeps(
         begun.elapsed()
     };
     let ((), lasted) = tokio::join!(talk, lasts);
-    // Until then it could make another call.
+    // `send` keeps the connection usable until here.
     drop(send);
     lasted
 }
 
-/// Connections without a token keep no place of a caller that has one, and give back that of their address late or early.
+/// Connections without a token cannot take the places of callers with one, and give back the place of their address.
 #[tokio::test(start_paused = true)]
-async fn connections_without_a_token_take_no_places_of_others() {
+async fn connections_without_a_token_cannot_take_places_of_others() {
     let (_directory, hub) = two_namespaces();
     let answer = async |request: Request<()>| match request.headers().get(AUTHORIZATION) {
         Some(_) => {
@@ -374,13 +375,13 @@ async fn connections_without_a_token_take_no_places_of_others() {
     };
     let readers = futures_util::future::join_all((0..4).map(|_| one(Some("Bearer x"))));
     let strangers = async {
-        // Once all readers are answered, which no stranger may prevent from then on.
+        // They connect once all readers are answered, which they cannot prevent from then on.
         sleep(Duration::from_millis(10)).await;
         assert_eq!((answered.get(), places.counts().proven, outer.held()), (4, 4, 0));
         let strangers = futures_util::future::join_all((0..20).map(|_| one(None))).await;
         assert_eq!((places.counts().evicted, places.counts().late), (16, 4));
         assert!(strangers.iter().all(|lasted| *lasted < Duration::from_secs(7)), "{strangers:?}");
-        // One reader too many is answered, and then has to go.
+        // A reader beyond the limit is answered, and then has to leave.
         let before = answered.get();
         let lasted = one(Some("Bearer x")).await;
         assert!(lasted < Duration::from_secs(11), "{lasted:?}");
@@ -388,14 +389,14 @@ async fn connections_without_a_token_take_no_places_of_others() {
         assert_eq!(places.counts().proven, 4);
     };
     let (readers, ()) = tokio::join!(readers, strangers);
-    // They end for want of calls, and for no other reason.
+    // The readers' connections end only because they are idle.
     assert!(readers.iter().all(|lasted| *lasted >= Duration::from_secs(60)), "{readers:?}");
     assert_eq!((places.counts().proven, places.counts().unproven), (0, 0));
 }
 
-/// What a page of a browser cannot send is not added to what is no call of gRPC.
+/// The header that a browser's page cannot send is not added to requests that are not gRPC calls.
 #[tokio::test]
-async fn what_is_no_call_has_the_headers_of_its_client_and_head_no_body() {
+async fn a_request_that_is_not_grpc_keeps_its_headers_and_head_has_no_body() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let answer = async |request: Request<()>| {
         let is_page = request.headers().contains_key(PAGE_HEADER);
@@ -460,7 +461,7 @@ async fn calls_are_answered_with_the_rights_of_the_json() {
     let none = VisibleNamespaces::Namespaces(BTreeMap::new());
     let (messages, _) = called(&hub, &none, (path, &window), 9).await;
     assert!(proto::Topology::decode(messages[0].clone()).unwrap().workloads.is_empty());
-    // A reader of all asks for a part.
+    // A reader of all namespaces asks for some of them.
     let part = proto::WindowRequest { namespaces: vec!["shop".to_owned()], ..Default::default() };
     let (messages, _) =
         called(&hub, &VisibleNamespaces::All, (path, &part.encode_to_vec()), 9).await;
@@ -489,7 +490,7 @@ async fn a_watch_answers_again_and_again() {
 
 #[test]
 fn reflection_has_the_one_service() {
-    // `list_services` of no host, as grpcurl sends it.
+    // `list_services` without a host, as grpcurl sends it.
     let answered = reflection::answer(b"\x3a\x01*").unwrap();
     let text = String::from_utf8_lossy(&answered).into_owned();
     assert!(text.contains("leno.dashboard.v1.Dashboard"), "{text}");

@@ -16,7 +16,7 @@ fn filled(ticks: std::ops::RangeInclusive<u64>) -> History {
 }
 
 #[test]
-fn what_gets_old_becomes_coarse_and_no_count_is_lost() {
+fn old_frames_become_coarse_without_losing_counts() {
     // Three hours.
     let history = filled(1..=2_160);
     assert!((720..=840).contains(&history.fine.len()), "{}", history.fine.len());
@@ -37,7 +37,7 @@ fn a_day_is_kept_and_no_more() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_makes_no_two_frames_of_one_moment() {
+fn two_frames_never_end_at_the_same_moment_even_if_the_clock_is_set_back() {
     let mut history = filled(100..=101);
     history.push(7, &growth(5.0, vec![edge("web", "cart", 1.0)]));
     let ends: Vec<u64> = history.frames().map(|frame| frame.end_ms).collect();
@@ -45,10 +45,10 @@ fn a_clock_that_was_set_back_makes_no_two_frames_of_one_moment() {
 }
 
 #[test]
-fn numbers_of_edges_that_are_gone_are_given_again() {
+fn numbers_of_edges_without_frames_are_reused() {
     let mut history = History::default();
     let mut at = 0;
-    // Each hour and a half there are other edges; a day of them is more than there is room for.
+    // Every hour and a half there are new edges. A day of them is more than fits.
     for round in 0..40 {
         at += 90 * 60_000;
         let edges = (0..1_000).map(|nth| edge("web", &format!("cart-{round}-{nth}"), 1.0));
@@ -64,7 +64,7 @@ fn numbers_of_edges_that_are_gone_are_given_again() {
 }
 
 #[test]
-fn what_is_beyond_the_bound_is_told_in_its_window_alone() {
+fn series_that_did_not_fit_are_reported_only_in_their_window() {
     const EDGES: usize = crate::series::MAX_SERIES + 7;
     let all = || (0..EDGES).map(|nth| edge("web", &format!("cart-{nth}"), 1.0)).collect();
     let mut history = History::default();
@@ -74,9 +74,9 @@ fn what_is_beyond_the_bound_is_told_in_its_window_alone() {
     let left_out = |history: &History, from: u64, to: u64| history.window(from, to).left_out;
     assert_eq!((left_out(&history, 0, 3 * TICK), history.lost()), (7, 14));
     assert_eq!(left_out(&history, 2 * TICK, 3 * TICK), 0);
-    // As long as no frame is dropped there is no name to forget, and the file is appended to.
+    // No frame was dropped, so there are no names to free, and the file is appended to.
     assert_eq!(history.take_changes().0, UnsavedChanges { frames: 3, ..UnsavedChanges::default() });
-    // Who sees some namespaces is not told of others.
+    // A reader of some namespaces does not see the count, because it may be of others.
     let some = crate::visible_namespaces::VisibleNamespaces::Namespaces(BTreeMap::new());
     assert_eq!(crate::view::HistoryView::new(&history, &some).window(0, 3 * TICK).left_out, 0);
     history.push(FINE_MS + SLOT_MS + TICK, &growth(5.0, Vec::new()));

@@ -13,14 +13,14 @@ use crate::inventory::{DeniedClient, Policies, Policy, Proxies};
 use crate::query::count_of;
 use crate::visible_namespaces::VisibleNamespaces;
 
-/// The reason of denials because none of the policies that allow has permitted it.
+/// The reason of denials because no policy has allowed the request.
 pub(super) const NOT_ALLOWED: &str = "not-allowed";
-/// The cause of requests that a rate limit refuses.
+/// The cause of requests that a rate limit rejects.
 pub(super) const LIMITED: &str = "rate-limited";
-/// Most clients that were denied in one answer, of all policies and of one: policies share the places equally.
+/// Most denied clients in one answer, of all policies together; the policies share them equally.
 const MAX_DENIED: usize = 32_768;
 const MAX_DENIED_BY_ONE: usize = 100;
-/// Most kinds of decisions of a policy; proxies know three.
+/// Most kinds of decisions of a policy; proxies have three.
 const MAX_DECISIONS: usize = 16;
 
 #[derive(Clone, Debug, Default)]
@@ -51,9 +51,9 @@ type Subject<'a> = (&'a str, &'a str);
 /// For each policy, how often each decision was made.
 type Decisions<'a> = HashMap<&'a str, BTreeMap<&'a str, u64>>;
 
-/// What policies have done, by the workload.
+/// The effects of policies, by workload.
 struct PolicyEffects<'a> {
-    /// Edges on which policies of a kind denied anything, and how often, the most first.
+    /// The edges on which policies of a kind have denied anything, with how often, the most first.
     denied: HashMap<(&'a str, Subject<'a>), Vec<(u64, &'a Edge)>>,
     /// The decisions that the proxies of each workload have made.
     decisions: HashMap<Subject<'a>, Decisions<'a>>,
@@ -69,7 +69,7 @@ impl InventoryLists {
         }
     }
 
-    /// The policies that may be seen; `edges` are those that may be seen, of a window.
+    /// The policies that the reader may see; `edges` are the visible edges of a window.
     pub(crate) fn policies(
         &self,
         sight: &VisibleNamespaces,
@@ -116,7 +116,7 @@ impl<'a> PolicyEffects<'a> {
         Self { denied, decisions }
     }
 
-    /// A policy as the reader sees it, with at most this many clients that it denied.
+    /// A policy as the reader may see it, with at most this many denied clients.
     fn policy(&self, sight: &VisibleNamespaces, policy: &Policy, places: usize) -> Policy {
         let mut seen = policy.clone();
         seen.selection.workloads.retain(|(namespace, _)| sight.has(namespace));
@@ -178,7 +178,7 @@ fn decided<'a>(
     sums.into_iter().map(|(decision, count)| (decision.to_owned(), count)).collect()
 }
 
-/// The sum of what is left out in the namespaces that may be seen.
+/// How many entries were dropped in the namespaces that the reader may see.
 pub(super) fn seen_of(sight: &VisibleNamespaces, left_out: &BTreeMap<String, usize>) -> usize {
     let seen = left_out.iter().filter(|(namespace, _)| sight.has(namespace));
     seen.map(|(_, count)| count).sum()

@@ -58,17 +58,17 @@ fn page(bytes: u32) -> FlowCounts {
     FlowCounts::of(&metrics::parse(&text.concat()))
 }
 
-/// Two namespaces, of which each has proxies, a policy and connections into the other.
+/// Adds two namespaces, each with proxies, a policy and connections into the other.
 pub(crate) fn fill(hub: &Hub) {
     hub.take_proxies(vec![
         proxy("shop", "web", "shop/front"),
         proxy("bank", "ledger", "bank/ledger"),
-        // It claims what it cannot know.
+        // This proxy reports decisions of a policy in a namespace that is not its own.
         proxy("bank", "vault", "shop/front"),
     ]);
     hub.take_policies(Ok(policies()));
     hub.take_flows(vec![("node-1".to_owned(), Ok(page(10)))]);
-    // Two pages of one moment have no time between them.
+    // Two pages with the same time would have no rate.
     std::thread::sleep(std::time::Duration::from_millis(5));
     hub.take_flows(vec![("node-1".to_owned(), Ok(page(30)))]);
 }
@@ -112,7 +112,7 @@ fn a_policy_has_its_decisions_and_the_clients_it_denied() {
     assert_eq!(names, ["ledger", "all", "front"]);
     let front = &all[2];
     let decisions = [("deny".to_owned(), 4), (NOT_ALLOWED.to_owned(), 2)].into();
-    assert_eq!(front.decisions, decisions, "another namespace is not believed");
+    assert_eq!(front.decisions, decisions, "reports from another namespace are ignored");
     let denied: Vec<_> =
         front.denied.iter().map(|one| (&*one.client, &*one.server, one.count)).collect();
     assert_eq!(denied, [("front", "web", 7)]);
@@ -138,12 +138,12 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
     let inventory = inventory();
     let flows = inventory.flows(&shop());
     let rows: Vec<_> = flows.flows.iter().map(|one| (&*one.peer, one.sent_bytes_per_s)).collect();
-    assert_eq!(rows, [(HIDDEN, 8.0), ("outside", 4.0)], "two hidden workloads are one");
+    assert_eq!(rows, [(HIDDEN, 8.0), ("outside", 4.0)], "two hidden workloads are shown as one");
     assert_eq!((flows.span_s, flows.level.as_deref()), (5.0, Some("full")));
     assert_eq!((flows.drops.len(), inventory.flows(&VisibleNamespaces::All).drops.len()), (1, 2));
-    assert_eq!(flows.drops[0].count, 60, "of three peers");
+    assert_eq!(flows.drops[0].count, 60, "the sum of three peers");
     assert_eq!(inventory.flows(&VisibleNamespaces::All).flows.len(), 4);
-    // A namespace that was made again after the first page.
+    // The namespace was created again after the first page.
     let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 2_000)].into());
     assert!(inventory.flows(&again).flows.is_empty());
     let seen = inventory.lists().policies(&shop(), &[], (0, 1)).policies;
@@ -207,7 +207,7 @@ fn every_list_is_bounded_and_says_so() {
     assert_eq!(inventory.lists().proxies(&VisibleNamespaces::All).left_out, 3);
     assert_eq!(inventory.lists().proxies(&shop()).left_out, 3);
     let bank = VisibleNamespaces::Namespaces([("bank".to_owned(), 0)].into());
-    assert_eq!(inventory.lists().proxies(&bank).left_out, 0, "it tells of other namespaces");
+    assert_eq!(inventory.lists().proxies(&bank).left_out, 0, "it counts those of other namespaces");
     assert_eq!(inventory.lists().policies(&shop(), &[], (0, 1)).left_out, 4);
     assert_eq!(inventory.lists().policies(&bank, &[], (0, 1)).left_out, 0);
     assert_eq!(inventory.lists().policies(&VisibleNamespaces::All, &[], (0, 1)).left_out, 4);
@@ -238,7 +238,7 @@ fn the_nodes_with_the_most_flows_lose_rows_and_are_named() {
     assert_eq!(inventory.left_out()[2], ("flows", (lost[0] + lost[1]) as u64));
     assert_eq!(&*flows.flows[0].workload, "b-11999", "the most bytes");
     assert!(inventory.flows(&shop()).trimmed.is_empty(), "it names other nodes");
-    // A pair that was left out before is not taken for one that began meanwhile.
+    // A pair that was dropped before is not mistaken for a new one.
     let mut grown = of("b", 12_000, 1.0);
     if let Ok(page) = &mut grown.1 {
         page.pairs.values_mut().next().unwrap().bytes[0] = 1e9;

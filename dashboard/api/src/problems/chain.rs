@@ -1,13 +1,13 @@
-//! Where a chain of failures begins.
+//! Finds where a chain of failures begins.
 //!
 //! ```text
 //!  customer ──fails──► front ──fails──► cart ──fails──► db      db makes no calls that fail:
 //!     rank 2             rank 1           rank 0               the edge to it comes first
 //! ```
 //!
-//! What a policy denies or limits, and what is slow, may be where a chain begins, too. What is denied all the time
-//! explains nothing: the failures of its client have to have begun about when it did. No chain goes on through what is in
-//! namespaces that the reader may not see: it has one name for many workloads.
+//! A chain may also begin with requests that a policy denies or limits, or that are slow. Denials that always happen
+//! explain nothing: the failures of the client must have begun at about the same time. A chain does not continue
+//! through namespaces that the reader may not see, because these have one name for many workloads.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,12 +17,12 @@ use super::edges::BrokenEdge;
 use super::text;
 use crate::visible_namespaces::HIDDEN;
 
-/// Longest chain that is told, in workloads.
+/// Longest chain that is shown, in workloads.
 const MAX_CHAIN: usize = 8;
-/// How far apart denials and the failures that follow from them may have begun.
+/// How far apart the start of denials and the start of failures that follow from them may be.
 const TOGETHER_MS: u64 = 30_000;
 
-/// Gives each failing edge its distance from the begin of its chain, and tells the chain as evidence.
+/// Sets the distance of each failing edge from the start of its chain, and adds the chain to its evidence.
 pub(super) fn rank(all: &mut [BrokenEdge]) {
     let mut by_client: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
     let mut by_server: BTreeMap<NamespacedName, Vec<usize>> = BTreeMap::new();
@@ -34,8 +34,8 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
             by_server.entry(one.server.clone()).or_default().push(at);
         }
     }
-    // From the edges whose servers make no failing calls towards the clients. An edge of a circle that no
-    // such edge ends is not reached: where that begins is not known, and it stays first.
+    // Walks from the edges whose servers make no failing calls towards the clients. Edges of a circle that no such edge
+    // ends are not reached: it is not known where the circle begins, so their rank stays 0.
     let mut next: Vec<Option<usize>> = vec![None; all.len()];
     let is_begin = |one: &BrokenEdge| {
         one.fault.may_lead_to_others()
@@ -54,7 +54,7 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
                 queue.push_back(caller);
             }
         }
-        // The queue is by rising rank: the last one that leads here is the farthest.
+        // The queue is sorted by rank, so the last edge that leads here is the farthest.
         behind[begin(&next, at)] = Some(at);
     }
     for failing in (0..all.len()).filter(|at| all[*at].fault.is_failure()).collect::<Vec<_>>() {
@@ -79,7 +79,7 @@ pub(super) fn rank(all: &mut [BrokenEdge]) {
     }
 }
 
-/// Whether what a server calls may be why requests to it fail.
+/// Whether requests to a server may fail because of a call that the server makes.
 fn explains(called: &BrokenEdge, caller: &BrokenEdge) -> bool {
     if called.fault.may_follow() {
         return true;
@@ -88,7 +88,7 @@ fn explains(called: &BrokenEdge, caller: &BrokenEdge) -> bool {
     called.abs_diff(caller) <= TOGETHER_MS
 }
 
-/// The edge with which the chain of this one begins.
+/// The first edge of the chain that this edge belongs to.
 fn begin(next: &[Option<usize>], mut at: usize) -> usize {
     while let Some(after) = next[at] {
         at = after;
@@ -96,7 +96,7 @@ fn begin(next: &[Option<usize>], mut at: usize) -> usize {
     at
 }
 
-/// The workloads from the client of an edge to the begin of its chain.
+/// The workloads from the client of an edge to the start of its chain.
 fn chain(all: &[BrokenEdge], next: &[Option<usize>], from: usize) -> String {
     let mut workloads: Vec<&NamespacedName> = vec![&all[from].client, &all[from].server];
     let mut at = from;

@@ -1,4 +1,4 @@
-//! What edges did before the last moments of a window, to compare these with.
+//! Compares the last moments of a window with the time before.
 
 use std::collections::BTreeMap;
 
@@ -10,53 +10,53 @@ use crate::series::SeriesKey;
 use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
-/// The last moments, which are judged.
+/// The length of the last moments.
 const RECENT_MS: u64 = 20_000;
-/// How far back it is compared.
+/// How far back the time before reaches.
 const USUAL_MS: u64 = 60 * 60_000;
-/// Most frames of that time that are read: a large mesh takes a millisecond for each.
+/// Most frames of the time before that are read: in a large mesh each takes a millisecond.
 const MAX_FRAMES: usize = 60;
-/// Fewest requests of the last moments, and of the time before, for a quantile to mean something.
+/// Fewest requests in the last moments, and in the time before, for a quantile to be meaningful.
 const MIN_RECENT: u64 = 5;
 const MIN_USUAL: u64 = 20;
-/// How many times longer than usual requests take that are slow.
+/// Requests are slow if they take this many times longer than usual.
 const SLOWER: f64 = 3.0;
-/// How much longer at least: the median, and the longest tenth.
+/// By how much longer, at least: for the median, and for the 90th percentile.
 const LONGER_MS: [f64; 2] = [100.0, 250.0];
-/// From so many edges on, a slowness that three quarters of them share is the machine's.
+/// Fewest edges in the mesh for this: if three quarters of them are slower, the machine is the reason.
 const MIN_COMMON: usize = 8;
-/// The share of requests answered 4xx now, and at most before, that are a change of what is asked or answered.
+/// The share of requests answered 4xx now, and its maximum before, for a change to be reported.
 const REJECTED: f64 = 0.5;
 const USUALLY_REJECTED: f64 = 0.05;
 
-/// Client and server.
+/// The names of client and server.
 type EdgeNames = (NamespacedName, NamespacedName);
 
-/// The last moments of a window, and the time before them.
+/// The last moments of a window, and the time before.
 pub(super) struct ComparedWindow {
     recent: BTreeMap<EdgeNames, EdgeTally>,
     usual: BTreeMap<EdgeNames, EdgeTally>,
-    /// What the proxies of each server have counted in the last moments.
+    /// The counts of each server's proxies in the last moments.
     served: BTreeMap<NamespacedName, Tally>,
-    /// How many times longer requests take than usual on three quarters of all edges.
+    /// How many times longer than usual requests take, on three quarters of all edges.
     common: f64,
 }
 
-/// Requests that take longer than usual.
+/// An edge whose requests take longer than usual.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SlowRequests {
     /// The median now and before, in milliseconds, or the 90th percentile.
     pub(super) now_ms: f64,
     pub(super) usual_ms: f64,
-    /// 2 of the median, 10 of the 90th percentile: one of so many requests takes as long.
+    /// 2 for the median, 10 for the 90th percentile: one of this many requests takes as long.
     pub(super) one_of: u64,
-    /// How many requests that was judged by.
+    /// The number of requests that were compared.
     pub(super) requests: u64,
-    /// Whether the server's proxies have seen less than half as many that took as long.
+    /// Whether the server's proxies have seen less than half as many slow requests.
     pub(super) before_server: bool,
 }
 
-/// Requests of the last moments that are answered 4xx and usually were not.
+/// An edge whose requests are answered 4xx now, and usually were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RejectedRequests {
     pub(super) rejected: u64,
@@ -64,7 +64,7 @@ pub(super) struct RejectedRequests {
 }
 
 impl SlowRequests {
-    /// How many requests were closer to what they take now than to what is usual.
+    /// The number of requests whose duration was closer to the present one than to the usual one.
     pub(super) fn count(self, tally: &Tally) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -101,7 +101,7 @@ impl ComparedWindow {
         compared
     }
 
-    /// Whether the requests of an edge take longer than usual, and longer than those of most other edges.
+    /// The requests of an edge, if they take longer than usual, and by more than those of most other edges.
     pub(super) fn slow(&self, ends: &EdgeNames) -> Option<SlowRequests> {
         let (recent, usual) = self.both(ends)?;
         let quantile = |one_of: u64| {
@@ -129,7 +129,7 @@ impl ComparedWindow {
         None
     }
 
-    /// Whether the time of slow requests passes before the server's proxies have them.
+    /// Whether slow requests lose their time before they reach the server's proxies.
     fn is_before_server(
         &self,
         server: &NamespacedName,
@@ -142,7 +142,7 @@ impl ComparedWindow {
         2 * slow.count(served) < slow.count(recent)
     }
 
-    /// Whether the requests of an edge are answered 4xx, and were not before.
+    /// The requests of an edge, if many are answered 4xx now and were not before.
     pub(super) fn rejected(&self, ends: &EdgeNames) -> Option<RejectedRequests> {
         let (recent, usual) = self.both(ends)?;
         let rejected = |tally: &Tally| tally.classes[3].saturating_sub(tally.given_up);
@@ -151,7 +151,7 @@ impl ComparedWindow {
             .then(|| RejectedRequests { rejected: rejected(recent), requests: recent.requests() })
     }
 
-    /// Whether the server of an edge of bytes has stopped to answer: the client sends, the server does not.
+    /// Whether the server of an opaque edge has stopped answering: the client sends bytes, and the server does not.
     pub(super) fn is_unanswered(&self, ends: &EdgeNames) -> bool {
         let (Some(recent), Some(usual)) = (self.recent.get(ends), self.usual.get(ends)) else {
             return false;
@@ -161,7 +161,7 @@ impl ComparedWindow {
         answered && recent.read_bytes > 0 && recent.written_bytes == 0
     }
 
-    /// Both sides of the comparison, where there are requests enough.
+    /// Both tallies of the comparison, if they have enough requests.
     fn both(&self, ends: &EdgeNames) -> Option<(&Tally, &Tally)> {
         let (recent, usual) = (&self.recent.get(ends)?.sum, &self.usual.get(ends)?.sum);
         (recent.requests() >= MIN_RECENT && usual.requests() >= MIN_USUAL)

@@ -1,4 +1,4 @@
-//! The culprit of a broken edge, by a fixed table over its evidence: the first row that applies.
+//! Names the culprit of a broken edge, by a fixed table over its evidence. The first row that applies counts.
 //!
 //! | evidence | culprit |
 //! |---|---|
@@ -28,7 +28,7 @@ pub(super) struct Culprit {
     pub(super) more: String,
 }
 
-/// What a cause of the mesh is about.
+/// The subject of a cause of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CauseSubject {
     Certificate,
@@ -61,7 +61,7 @@ pub(super) fn name(all: &mut [BrokenEdge], topology: &Topology, state: Option<&M
         let silent = silent.filter(|_| one.fault.is_failure());
         let mut culprit = culprit(all, at, &signs, (!ended.is_empty(), silent));
         let server = (&*one.server.0, &*one.server.1);
-        // Documents say why a service has no endpoints although instances take traffic.
+        // The documents explain why a service has no endpoints although its instances take traffic.
         let is_unready = |state: &MeshState| {
             state.unready.iter().any(|one| (&*one.namespace, &*one.workload) == server)
         };
@@ -104,12 +104,12 @@ fn signs_of<'a>(
     };
     let mut signs: Vec<&Sign> = state.signs.iter().filter(is_of_edge).collect();
     signs.sort_by_key(|sign| sign.kind);
-    // Both ends of a connection may have sent again what was lost.
+    // Both ends of a connection may report the same lost segments.
     signs.dedup_by(|a, b| a.kind == SignKind::Lossy && b.kind == SignKind::Lossy);
     signs
 }
 
-/// What is said of a proxy of a workload that does not answer, `shop/web-0: timed out`.
+/// The report about a proxy of a workload that does not answer, `shop/web-0: timed out`.
 fn silent<'a>(state: &'a MeshState, (namespace, name): &NamespacedName) -> Option<&'a str> {
     let is_of = |line: &str| {
         let (instance, _) = line.split_once(": ")?;
@@ -127,7 +127,8 @@ fn culprit(
 ) -> Culprit {
     let one = &all[at];
     let cause = one.cause.as_deref().and_then(|cause| Some((subject(cause)?, cause)));
-    // What is lost in part is sent again: it delays an answer, and does not silence the server.
+    // Partial loss only delays answers, because segments are retransmitted. It does not explain a server that does not
+    // answer.
     let explains =
         |sign: &&&Sign| one.fault != EdgeFault::Unanswered || sign.kind != SignKind::Lossy;
     let first = signs.iter().find(explains).copied();
@@ -151,10 +152,10 @@ fn culprit(
     }
 }
 
-/// The cause where a name outside of the mesh has no address.
+/// The cause if a name outside the mesh has no address.
 const UNRESOLVED: &str = "external-unresolved";
 
-/// The cause of what policies deny.
+/// The cause of requests that a policy denies.
 const DENIAL: &str = leno_observe::stat::DENIED;
 
 fn subject(cause: &str) -> Option<CauseSubject> {
@@ -245,13 +246,13 @@ fn by_cause(all: &[BrokenEdge], one: &BrokenEdge, subject: CauseSubject, cause: 
     Culprit { text: culprit, more }
 }
 
-/// Whose certificate is refused: the end that more of the edges with this cause have, else the one that the cause
-/// names.
+/// The workload whose certificate is rejected: the end that more edges with this cause have in common, else the end
+/// that the cause suggests.
 fn holder<'a>(all: &'a [BrokenEdge], one: &'a BrokenEdge, cause: &str) -> &'a NamespacedName {
     let refused = all.iter().filter(|other| {
         other.cause.as_deref().and_then(subject) == Some(CauseSubject::Certificate)
     });
-    // Two ends in other namespaces may be two workloads.
+    // Hidden ends cannot be compared, because one name may stand for several workloads.
     let (mut of_client, mut of_server) = (0, 0);
     for other in refused {
         let is_known = |name: &NamespacedName| name.1 != HIDDEN || std::ptr::eq(other, one);
@@ -322,7 +323,7 @@ pub(super) fn logs(name: &NamespacedName) -> String {
     with_name("logs", name)
 }
 
-/// A command about a workload; empty for what is none, or is in namespaces that the reader may not see.
+/// A command about a workload; empty if it is not a workload, or is in a namespace that the reader may not see.
 pub(super) fn with_name(command: &str, (namespace, name): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();
@@ -330,7 +331,7 @@ pub(super) fn with_name(command: &str, (namespace, name): &NamespacedName) -> St
     format!("leno {command} -n {namespace} {name}")
 }
 
-/// A command about the namespace of a workload; empty as that of [`with_name`].
+/// A command about the namespace of a workload; empty like [`with_name`].
 pub(super) fn command(command: &str, (namespace, _): &NamespacedName) -> String {
     if namespace.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! Edges on which something fails, is given up or is denied.
+//! Finds edges on which requests or connections fail, are cancelled or are denied.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ use crate::series::{SeriesKey, SeriesNumbers};
 use crate::tally::{Tally, float};
 use crate::view::HistoryView;
 
-/// Fewest requests of an edge that fail in a window for it to be broken: one may be chance.
+/// Fewest failing requests in a window for an edge to be broken: a single one may be chance.
 const MIN_FAILURES: u64 = 2;
-/// Least share of them.
+/// The least share of failing requests.
 const MIN_SHARE: f64 = 0.01;
-/// Least share of requests that clients give up: a few are usual where people press stop.
+/// The least share of requests that clients cancel: a few are usual, for example when people press stop.
 const MIN_GIVEN_UP: f64 = 0.1;
-/// Least share of requests that a policy or a route refuses: a limit that is reached now and then does its work.
+/// The least share of requests that a policy or a route rejects: a limit that is reached at times just works.
 const MIN_LIMITED: f64 = 0.1;
-/// Fewest retries of an edge, and the least share of its requests, that are worth a line.
+/// Fewest retries of an edge that are reported. Their least share of its requests is next.
 const MIN_RETRIES: u64 = 10;
 const MIN_RETRIED: f64 = 0.2;
-/// What the mesh refuses by its documents with a status below 500.
+/// The causes for which the mesh rejects requests because of its documents, with a status below 500.
 pub(super) const LIMITS: [&str; 4] =
     ["rate-limited", "egress-denied", "no-route-matches", "plaintext-refused"];
-/// What the client's proxy refuses with 4xx because the request is not HTTP, or is too large.
+/// The causes for which the client's proxy answers 4xx because the request is not HTTP, or is too large.
 pub(super) const NO_REQUESTS: [&str; 22] = [
     "request-line",
     "request-line-too-long",
@@ -53,34 +53,34 @@ pub(super) const NO_REQUESTS: [&str; 22] = [
     "connection-option",
     "head-timeout",
 ];
-/// What a client's proxy counts of opaque connections that the server's proxy denies: it closes them without
-/// a word, since bytes of its own would be taken for the server's.
+/// How the client's proxy counts opaque connections that the server's proxy denies. The server's proxy closes them
+/// without sending anything, because the client would take its bytes for the server's.
 const CLOSED: [&str; 2] = ["server-silent", "connect-failed"];
-/// What follows from such a connection at the client's proxy.
+/// The causes that the client's proxy counts in addition, as a consequence.
 const CONSEQUENCES: [&str; 3] = ["endpoints-tried", "failfast", "no-endpoints"];
 
-/// What is wrong with an edge.
+/// The kinds of faults of an edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum EdgeFault {
     /// Requests fail.
     Failing,
-    /// Clients give up before there is a response.
+    /// Clients cancel requests before there is a response.
     GivenUp,
     /// Connections fail.
     Refused,
-    /// The server of an edge of bytes does not answer any more.
+    /// The server of an opaque edge has stopped answering.
     Unanswered,
     /// Requests take longer than usual.
     Slow(SlowRequests),
     /// A policy denies requests or connections.
     Denied,
-    /// A limit, a route or an egress policy refuses requests, or the client's proxy what is not HTTP.
+    /// A limit, a route or an egress policy rejects requests, or the client's proxy does because they are not HTTP.
     Limited,
     /// The server answers 4xx, and usually does not.
     Rejected,
-    /// Requests succeed because many of them are sent again.
+    /// Requests succeed only because many of them are retried.
     Retried,
-    /// Endpoints are left out.
+    /// Endpoints are ejected.
     Ejected,
 }
 
@@ -89,45 +89,45 @@ pub(super) enum EdgeFault {
 pub(super) struct BrokenEdge {
     pub(super) client: NamespacedName,
     pub(super) server: NamespacedName,
-    /// Whether the server is a workload, not a Service of another name or what is outside of the mesh.
+    /// Whether the server is a workload. Otherwise it is a Service of another name, or outside the mesh.
     pub(super) is_workload: bool,
     pub(super) fault: EdgeFault,
-    /// In one sentence, with `{}` for the edge.
+    /// A sentence with `{}` in place of the edge.
     pub(super) title: String,
     pub(super) evidence: Vec<String>,
-    /// The cause of the mesh that most of it has.
+    /// The most frequent cause of the mesh.
     pub(super) cause: Option<String>,
     /// The culprit, and the command that shows more.
     pub(super) culprit: Culprit,
-    /// How many requests or connections it concerns.
+    /// The number of affected requests or connections.
     pub(super) weight: u64,
     /// Its distance from the edge where a chain of failures begins.
     pub(super) rank: usize,
-    /// Whether failures of other edges follow from it.
+    /// Whether failures of other edges are a consequence of it.
     pub(super) is_blamed: bool,
-    /// Since when, once it was searched.
+    /// When it began, once that was searched for.
     pub(super) since_ms: Option<u64>,
-    /// Whether traffic passed before that.
+    /// Whether traffic passed before it began.
     pub(super) worked: bool,
 }
 
 impl EdgeFault {
-    /// Whether requests or connections fail by it.
+    /// Whether it makes requests or connections fail.
     pub(super) fn is_failure(self) -> bool {
         matches!(self, Self::Failing | Self::GivenUp | Self::Refused | Self::Unanswered)
     }
 
-    /// Whether what the client of the edge does for its own clients may fail, or be slow, because of it.
+    /// Whether requests to the client of the edge may fail or be slow because of it.
     pub(super) fn may_lead_to_others(self) -> bool {
         self.may_follow() || matches!(self, Self::Denied | Self::Limited)
     }
 
-    /// Whether it follows from what the server calls, if that fails.
+    /// Whether it may be a consequence of a failing call of the server.
     pub(super) fn may_follow(self) -> bool {
         self.is_failure() || matches!(self, Self::Slow(_) | Self::Rejected)
     }
 
-    /// Whether a moment of an edge has it.
+    /// Whether the counts of an edge at a moment show this fault.
     pub(super) fn is_in(self, names: &SeriesNumbers, tally: &Tally) -> bool {
         match self {
             Self::Failing => tally.failures() > 0,
@@ -143,7 +143,7 @@ impl EdgeFault {
     }
 }
 
-/// The edges of a window that have a fault, without rank and begin.
+/// The edges of a window that have a fault. Their rank and start are set later.
 pub(super) fn broken(
     view: &HistoryView<'_>,
     window: &Window,
@@ -194,8 +194,8 @@ pub(super) fn broken(
     found
 }
 
-/// What is wrong with an edge, with `{}` for the edge, and how much of it. `denials`: connections that the server's
-/// proxies have denied, of which those of this edge are subtracted.
+/// The fault of an edge, its title with `{}` for the edge, and its weight. `denials`: connections that the server's
+/// proxies have denied; those of this edge are subtracted.
 fn fault(
     names: &SeriesNumbers,
     tally: &Tally,
@@ -227,7 +227,7 @@ fn fault(
     })
 }
 
-/// What is wrong with an edge by what it did before.
+/// The fault of an edge compared with the time before.
 fn unlike_usual(
     compared: &ComparedWindow,
     ends: &(NamespacedName, NamespacedName),
@@ -245,7 +245,7 @@ fn unlike_usual(
     Some((EdgeFault::Slow(slow), title, slow.requests / slow.one_of))
 }
 
-/// What is answered otherwise than usual, by what is not known: what the client asks for may have changed, or the server.
+/// A change in the share of 4xx answers. It is not known whether the client or the server has changed.
 fn rejected(
     compared: &ComparedWindow,
     ends: &(NamespacedName, NamespacedName),
@@ -257,13 +257,13 @@ fn rejected(
     Some((EdgeFault::Rejected, title, rejected))
 }
 
-/// What does not make requests fail, or is meant to.
+/// Faults that do not make requests fail, or that are intended.
 fn costly(
     names: &SeriesNumbers,
     tally: &Tally,
     server: Option<&Tally>,
 ) -> Option<(EdgeFault, String, u64)> {
-    // What the server's proxy has refused comes as a status of the server; other clients may have a part of it.
+    // A rejection by the server's proxy is counted like a status of the server, and some may be of other clients.
     let at_server = server.map_or(0, |server| count(names, server, &LIMITS));
     let refused = tally.classes[3].saturating_sub(tally.given_up);
     let limited = count(names, tally, &LIMITS).max(at_server.min(refused));
@@ -282,8 +282,8 @@ fn costly(
     (tally.ejected > 0).then(|| (EdgeFault::Ejected, title(), tally.ejected))
 }
 
-/// The cause that at least half of the failures have: at the client's proxy, else at the server's. What follows from
-/// another one at the same proxy, and what clients give up, is none.
+/// The cause of at least half of the failures, as the client's proxy counts them, else as the server's does. Causes
+/// that are consequences of another one, and cancelled requests, are ignored.
 fn main_cause(
     names: &SeriesNumbers,
     tallies: [Option<&Tally>; 2],
@@ -303,14 +303,14 @@ fn main_cause(
     })
 }
 
-/// Whether as many requests of a moment are slow as the fault says.
+/// Whether at this moment as many requests are slow as the fault requires.
 fn is_slow(slow: SlowRequests, tally: &Tally) -> bool {
     let count = slow.count(tally);
     count > 0 && count * slow.one_of >= tally.requests()
 }
 
-/// How many of an edge's connections were denied, if that is why they failed. One that the server counts in
-/// the next window may be missing there.
+/// How many of an edge's connections were denied, if that is why they failed. A denial that the server counts in the
+/// next window may be missing.
 fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Option<u64> {
     let closed = count(names, tally, &CLOSED);
     let others = tally.errors() - closed - count(names, tally, &CONSEQUENCES);
@@ -321,8 +321,8 @@ fn connections_of(names: &SeriesNumbers, tally: &Tally, left: &mut u64) -> Optio
     })
 }
 
-/// The connections that the proxies of each server have denied: its denials without those of requests, which
-/// the edges have themselves.
+/// The connections that the proxies of each server have denied: all denials without those of requests, which are
+/// counted for edges.
 fn connections_denied<'a>(
     names: &SeriesNumbers,
     window: &Window,
@@ -346,18 +346,18 @@ fn is_share(count: u64, least: f64, tally: &Tally) -> bool {
     count >= MIN_FAILURES && float(count) >= least * float(tally.requests())
 }
 
-/// Whether an edge that carries bytes is refused.
+/// Whether connections of an opaque edge fail.
 fn refuses(tally: &Tally) -> bool {
     tally.requests() == 0 && (tally.errors() > 0 || tally.connect_failures > 0)
 }
 
-/// How often these causes were.
+/// The total count of these causes.
 pub(super) fn count(names: &SeriesNumbers, tally: &Tally, wanted: &[&str]) -> u64 {
     let of = |cause: u32| wanted.contains(&names.cause_name(cause));
     tally.causes.iter().filter(|(cause, _)| of(*cause)).map(|(_, count)| count).sum()
 }
 
-/// What the proxies of a server have counted as such.
+/// The counts of a server's proxies for these causes.
 fn served<'a>(
     names: &SeriesNumbers,
     window: &'a Window,

@@ -1,4 +1,4 @@
-//! What shows that an edge has a fault, a line each.
+//! The evidence for the fault of an edge, one entry per line.
 
 use leno_observe::stat::{DENIED, NamespacedName, UNMESHED};
 
@@ -9,7 +9,7 @@ use crate::query;
 use crate::series::SeriesNumbers;
 use crate::tally::Tally;
 
-/// What the client's proxy says of a client that left; it is told as a request given up.
+/// The causes that the client's proxy counts when a client leaves. Such requests are shown as given up.
 const LEFT: [&str; 3] = ["closed", "broken", "cancel"];
 
 pub(super) fn evidence(
@@ -69,7 +69,7 @@ pub(super) fn evidence(
     lines
 }
 
-/// How the requests ended, and who failed them. `causes`: what the client's proxy itself failed.
+/// How the requests ended, and who failed them. `causes`: the failures of the client's proxy.
 fn requests(
     tally: &Tally,
     causes: &[Cause],
@@ -103,8 +103,8 @@ fn requests(
     lines
 }
 
-/// Who failed the requests that the client's proxy did not fail. What the server's proxy failed may have
-/// been another client's, so it bounds what was not the application.
+/// Who failed the requests that the client's proxy did not fail. Failures of the server's proxy may belong to other
+/// clients, so they only give an upper bound.
 fn culprit(failures: u64, at_server: Option<&[Cause]>) -> String {
     let Some(causes) = at_server else {
         return format!("{failures} of them by the server or its proxy");

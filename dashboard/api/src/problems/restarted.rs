@@ -1,5 +1,4 @@
-//! Processes that ended in the window: proxies, whose connections were cut and refused until they were back, and
-//! applications.
+//! Finds processes that ended in the window: proxies, whose connections failed until they were back, and applications.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +8,10 @@ use super::culprit::{logs, with_name};
 use super::{MAX_EVIDENCE, text};
 use crate::api::{MeshState, Problem, ProblemSubject, Restart, Severity};
 
-/// How often an application ends in the window that is broken: once may be a signal of an operator.
+/// An application that ended at least this often in the window is broken: a single end may be a signal by an operator.
 const OFTEN: u32 = 2;
 
-/// The ends of the processes of one workload, by instance.
+/// The ends of one workload's processes, by instance.
 type Instances<'a> = BTreeMap<&'a str, Vec<&'a Restart>>;
 
 /// Finds the workloads whose processes ended between two moments.
@@ -40,7 +39,7 @@ pub(super) fn find(state: &MeshState, span: (u64, u64), all: &mut Vec<Problem>) 
     }
 }
 
-/// How the applications of a workload ended between two moments, a line each.
+/// How the applications of a workload ended between two moments, one entry per line.
 pub(super) fn ended(state: &MeshState, name: &NamespacedName, span: (u64, u64)) -> Vec<String> {
     let mut all = workloads(&state.ended, span);
     let Some(instances) = all.remove(name) else { return Vec::new() };

@@ -1,19 +1,19 @@
-//! Signs that no broken edge has as its evidence.
+//! Finds signs that are not evidence of a broken edge.
 
 use super::culprit::{command, logs, with_name};
 use super::edges::BrokenEdge;
 use super::text;
 use crate::api::{MeshState, Problem, ProblemSubject, Severity, Sign, SignKind};
 
-/// Finds the workloads with signs of which no edge tells. An instance that waits for its limit of CPU, and whose clients
-/// notice nothing, is where its operator wants it.
+/// Finds workloads with signs that no broken edge shows. An instance that is throttled by its CPU limit is not reported
+/// unless its clients are affected, because the operator has chosen the limit.
 pub(super) fn find(
     state: Option<&MeshState>,
     (from_ms, to_ms): (u64, u64),
     broken: &[BrokenEdge],
     all: &mut Vec<Problem>,
 ) {
-    // Of a pair that loses segments in both directions an edge has one.
+    // If a pair of workloads loses segments in both directions, the edge shows one of the two signs.
     let is_of_edge = |sign: &Sign, one: &BrokenEdge| {
         let own = format!("{}/{}", sign.namespace, sign.workload);
         let ends = [text(&one.client), text(&one.server)];

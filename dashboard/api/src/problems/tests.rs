@@ -15,7 +15,7 @@ fn found(history: &History, state: Option<&MeshState>) -> Vec<Problem> {
     problems(&history.view(), &topology, &window, state)
 }
 
-/// One of two instances of `cart`.
+/// An instance of `cart`, which has two, that takes no traffic.
 fn unready(instance: &str, reason: &str) -> Unready {
     Unready {
         namespace: "shop".to_owned(),
@@ -27,13 +27,13 @@ fn unready(instance: &str, reason: &str) -> Unready {
     }
 }
 
-/// The titles of what is found.
+/// The titles of the problems.
 fn titles(all: &[Problem]) -> Vec<&str> {
     all.iter().map(|one| one.title.as_str()).collect()
 }
 
 #[test]
-fn nothing_is_broken_where_all_is_well() {
+fn nothing_is_reported_for_a_healthy_mesh() {
     let mut history = History::default();
     for tick in 1..=20 {
         let mut now = growth(5.0, vec![edge("web", "cart", 50.0)]);
@@ -118,7 +118,7 @@ fn the_deepest_edge_of_a_chain_of_failures_comes_first() {
         let ends = [("customer", "front"), ("front", "cart"), ("cart", "db"), ("other", "web")];
         let mut now = growth(5.0, ends.map(|(client, server)| edge(client, server, 0.0)).into());
         now.edges[0].counts.classes = [0.0, 0.0, 0.0, 0.0, 2.0];
-        // Clients that give up are the only sign of a server that hangs.
+        // Requests that clients cancel are the only sign of a server that hangs.
         for hangs in [1, 2] {
             now.edges[hangs].counts.classes = [0.0, 0.0, 0.0, 2.0, 0.0];
             now.edges[hangs].counts.given_up = 2.0;
@@ -149,7 +149,7 @@ fn the_deepest_edge_of_a_chain_of_failures_comes_first() {
 }
 
 #[test]
-fn no_chain_goes_on_through_hidden_namespaces() {
+fn no_chain_continues_through_hidden_namespaces() {
     let mut history = History::default();
     let mut now = growth(5.0, vec![edge("front", "x", 0.0), edge("y", "cart", 0.0)]);
     now.edges[0].server.0 = "bank".to_owned();
@@ -172,7 +172,7 @@ fn no_chain_goes_on_through_hidden_namespaces() {
         assert!(!text.contains("follows") && !text.contains("begins here"), "{text}");
         assert!(!text.contains("bank") && !one.more.contains("(other"), "{text}");
     }
-    // Each has another end that is refused, as far as that can be told.
+    // Several hidden workloads have one name, so the common end of these edges is not known.
     let culprits: Vec<_> = all.iter().map(|one| &*one.culprit).collect();
     let hidden = "the certificate of (other namespaces) (tls-handshake-failed)";
     let cart = "the certificate of shop/cart (tls-handshake-failed)";
@@ -201,7 +201,7 @@ fn calls_that_end_with_a_grpc_status_of_failure_fail() {
     assert_eq!(all[0].evidence[0], "50 of 50 gRPC calls ended with a status of failure");
 }
 
-/// `web` calls `cart`, and from the sixth of twelve observations on, or from the first, a policy denies it.
+/// `web` calls `cart`. A policy denies it from the sixth of twelve observations on if `worked`, else from the first.
 fn denied(is_http: bool, worked: bool) -> History {
     let mut history = History::default();
     for tick in 1..=12 {
@@ -229,7 +229,7 @@ fn denied(is_http: bool, worked: bool) -> History {
 }
 
 #[test]
-fn what_a_policy_denies_is_a_warning_and_no_failure() {
+fn denials_by_a_policy_are_a_warning_and_no_failure() {
     for is_http in [true, false] {
         let all = found(&denied(is_http, false), None);
         let what = if is_http { "requests" } else { "connections" };
@@ -237,7 +237,7 @@ fn what_a_policy_denies_is_a_warning_and_no_failure() {
             format!("36 {what} from shop/web to shop/cart denied by an authorization policy");
         assert_eq!(titles(&all), [title.as_str()]);
         assert_eq!(all[0].severity, Severity::Warning);
-        // Connections that fail while the server denies none are broken.
+        // Connections that fail although the server denies none are reported as failed.
         let mut history = denied(is_http, false);
         let mut now = growth(5.0, vec![edge("job", "db", 0.0)]);
         now.edges[0].counts.causes = [("server-silent".to_owned(), 3.0)].into();

@@ -1,4 +1,4 @@
-//! Which culprit is named, and first.
+//! Tests of which culprit is named, and of which problem comes first.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::api::{Restart, Sign, SignKind};
 use leno_observe::stat::{EdgeGrowth, MeshGrowth};
 
-/// An edge whose requests take so many seconds, some of which fail.
+/// An edge whose requests take this many seconds, and some of which fail.
 fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f64) -> EdgeGrowth {
     let mut one = edge(client, server, requests - failed);
     one.counts.classes[4] = failed;
@@ -16,7 +16,7 @@ fn served(client: &str, server: &str, (requests, failed): (f64, f64), seconds: f
     one
 }
 
-/// What edges have counted, with workloads of the names of both ends.
+/// The growth of these edges, with workloads for both ends.
 fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
     let ends = edges.iter().flat_map(|one| [&one.client.1, &one.server.1]);
     let names: BTreeSet<String> = ends.cloned().collect();
@@ -24,7 +24,7 @@ fn mesh(edges: Vec<EdgeGrowth>) -> MeshGrowth {
     MeshGrowth { workloads, ..growth(5.0, edges) }
 }
 
-/// A mesh that is well for five minutes, and then for half a minute as `then` has it.
+/// The history of a mesh that is healthy for five minutes, and then for half a minute as `then` returns it.
 fn history(then: impl Fn() -> Vec<EdgeGrowth>) -> History {
     let mut history = History::default();
     for tick in 1..=66 {
@@ -84,7 +84,7 @@ fn a_server_that_is_slower_than_usual_is_where_its_clients_are_slow_or_fail() {
 }
 
 #[test]
-fn what_is_a_little_slower_or_slow_everywhere_is_well() {
+fn a_small_slowdown_and_one_of_all_edges_are_not_reported() {
     let a_little = || vec![served("cart", "db", (50.0, 0.0), 0.05)];
     assert_eq!(judge(&history(a_little), &MeshState::default()), []);
     let mut everywhere = History::default();
@@ -97,7 +97,7 @@ fn what_is_a_little_slower_or_slow_everywhere_is_well() {
 }
 
 #[test]
-fn what_follows_from_a_denial_follows_only_if_both_began_together() {
+fn failures_follow_from_a_denial_only_if_both_began_together() {
     let mut denied = served("cart", "db", (50.0, 0.0), 0.005);
     denied.counts.classes = [0.0, 0.0, 0.0, 50.0, 0.0];
     denied.counts.causes = [("authorization-denied".to_owned(), 50.0)].into();
@@ -120,7 +120,7 @@ fn what_follows_from_a_denial_follows_only_if_both_began_together() {
 }
 
 #[test]
-fn causes_of_the_mesh_say_what_they_are_about() {
+fn causes_of_the_mesh_lead_to_their_subjects() {
     let culprit = |cause: &str| {
         let mut failed = served("front", "cart", (50.0, 50.0), 0.005);
         failed.counts.causes = [(cause.to_owned(), 50.0)].into();
@@ -179,7 +179,7 @@ fn causes_of_the_mesh_say_what_they_are_about() {
 }
 
 #[test]
-fn what_is_slow_before_the_proxies_of_the_server_is_not_its_application() {
+fn slowness_before_the_proxies_of_the_server_is_not_blamed_on_its_application() {
     let with_server = |seconds: f64| {
         let mut history = History::default();
         for tick in 1..=66 {
@@ -199,7 +199,7 @@ fn what_is_slow_before_the_proxies_of_the_server_is_not_its_application() {
 }
 
 #[test]
-fn a_proxy_that_stands_still_is_not_its_application() {
+fn a_proxy_that_hangs_is_not_mistaken_for_its_application() {
     let given_up = || {
         let mut one = served("front", "cart", (50.0, 0.0), 1.0);
         one.counts.classes = [0.0, 20.0, 0.0, 30.0, 0.0];
@@ -219,7 +219,7 @@ fn a_proxy_that_stands_still_is_not_its_application() {
 }
 
 #[test]
-fn answers_of_4xx_are_told_of_where_they_are_new() {
+fn answers_of_4xx_are_reported_if_they_are_new() {
     let rejected = |share: f64| {
         let mut one = served("front", "cart", (50.0, 0.0), 0.005);
         one.counts.classes = [0.0, 50.0 * (1.0 - share), 0.0, 50.0 * share, 0.0];
@@ -280,7 +280,7 @@ fn the_edit_just_before_is_named_with_the_culprit() {
 }
 
 #[test]
-fn bytes_that_are_not_answered_any_more_are_broken() {
+fn an_opaque_edge_whose_server_stops_answering_is_broken() {
     let mut history = History::default();
     for tick in 1..=66 {
         let mut one = edge("web", "db", 0.0);
@@ -294,7 +294,7 @@ fn bytes_that_are_not_answered_any_more_are_broken() {
     assert_eq!(all[0].culprit, "the application of shop/db, which does not answer");
     assert_eq!((all[0].severity, all[0].since_ms), (Severity::Bad, Some(300_000)));
 
-    // Connections to a process that is stopped fill its backlog, and the kernel sends again what begins further ones.
+    // Connections to a stopped process fill its backlog, and the kernel retransmits the handshakes of further ones.
     let lost = "3 % of the TCP segments from shop/web to shop/db were sent again";
     let lossy = sign(SignKind::Lossy, "web", "shop/db", lost);
     let all = judge(&history, &MeshState { signs: vec![lossy], ..MeshState::default() });
@@ -303,7 +303,7 @@ fn bytes_that_are_not_answered_any_more_are_broken() {
 }
 
 #[test]
-fn an_application_that_ends_again_and_again_is_broken_and_the_culprit_of_its_edges() {
+fn an_application_that_ends_repeatedly_is_broken_and_the_culprit_of_its_edges() {
     let end = |times| Restart {
         namespace: "shop".to_owned(),
         workload: "cart".to_owned(),
@@ -327,7 +327,7 @@ fn an_application_that_ends_again_and_again_is_broken_and_the_culprit_of_its_edg
 }
 
 #[test]
-fn a_workload_that_takes_no_traffic_since_what_it_calls_fails_comes_after_that() {
+fn a_workload_that_is_not_ready_because_of_a_failing_call_comes_after_that_edge() {
     let failing = history(|| vec![served("cart", "db", (50.0, 50.0), 0.005)]);
     let waits = vec![unready("cart-0", "not ready"), unready("cart-1", "not ready")];
     let all = judge(&failing, &MeshState { unready: waits, ..MeshState::default() });
@@ -342,7 +342,7 @@ fn a_workload_that_takes_no_traffic_since_what_it_calls_fails_comes_after_that()
 }
 
 #[test]
-fn signs_that_no_edge_has_are_warnings_of_their_own() {
+fn signs_without_a_broken_edge_are_warnings_of_their_own() {
     let well = history(|| vec![served("front", "cart", (50.0, 0.0), 0.005)]);
     let name = "front-0 has looked up cat.shop 9 times in 30 s: there is no such name";
     let all = [
