@@ -1,4 +1,4 @@
-//! Whether connections are captured, as the mark of a node's agent says (`leno_types::ports::MARK`).
+//! Whether connections are captured, by the mark that a node's agent sets (`leno_types::ports::MARK`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use leno_types::ports;
 
-/// How often a proxy that waits to be captured looks; the kernel tells nobody of the mark.
+/// How often a proxy that waits for its capture checks the mark; the kernel does not announce it.
 const LOOK: Duration = Duration::from_millis(50);
-/// When it says that it still waits. An agent takes milliseconds, one that starts itself some seconds.
+/// When it logs that it is still waiting. An agent takes milliseconds, or some seconds if it is starting itself.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
 /// Waits until the namespace has the mark.
 ///
 /// # Errors
-/// Where the kernel does not let the proxy look.
+/// If the kernel does not permit the proxy to read the mark.
 #[expect(clippy::arithmetic_side_effects, reason = "a constant wait after the present time")]
 pub(crate) async fn until_marked() -> anyhow::Result<()> {
     let complain = Instant::now() + COMPLAINT;
@@ -31,7 +31,7 @@ pub(crate) async fn until_marked() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether there is a mark in this file, which the kernel keeps for each namespace.
+/// Whether this file has the mark. The kernel keeps its content for each network namespace.
 pub(crate) fn is_marked(file: &Path) -> anyhow::Result<bool> {
     let reserved = std::fs::read_to_string(file);
     let reserved = reserved.with_context(|| format!("reading {}", file.display()))?;

@@ -1,4 +1,4 @@
-//! What the proxy is told by flags and environment.
+//! The command-line options and environment variables of the proxy.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -265,13 +265,13 @@ fn scrapers(text: &str) -> Result<Scrapers, CidrError> {
 }
 
 impl Flags {
-    /// Who of the network gets metrics; everyone, without any.
+    /// The network addresses that may request metrics; without any, all may.
     pub(crate) fn scrapers(&self) -> Vec<Cidr> {
         self.scrape_from.iter().flat_map(|some| some.iter().copied()).collect()
     }
 }
 
-/// A name that can be the value of a label in a page of metrics without an escape.
+/// Parses a workload name, which must not need escaping as a label value in metrics.
 fn workload_name(text: &str) -> Result<String, String> {
     let is_refused = |c: char| c.is_control() || matches!(c, '"' | '\\');
     match text.chars().find(|c| is_refused(*c)) {

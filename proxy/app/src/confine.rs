@@ -1,13 +1,13 @@
-//! Confines the proxy, and logs what the kernel does not enforce.
+//! Confines the proxy, and logs which restrictions the kernel does not enforce.
 
 use std::path::Path;
 
 use leno_confine::Unenforced;
 
-/// Files beneath the folders of `files` can still be read.
+/// Confines the process. Files below the folders of `files` can still be read.
 ///
 /// # Errors
-/// The kernel refused a filter it should take.
+/// The kernel rejected a filter that it should support.
 pub(crate) fn confine(files: &[&Path]) -> anyhow::Result<()> {
     for unenforced in leno_confine::confine(files)? {
         match unenforced {

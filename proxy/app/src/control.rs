@@ -1,4 +1,4 @@
-//! Running with a control plane: identity, services and policy come from it.
+//! Setup with a control plane, which provides identity, services and policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tokio::task::spawn_local;
 use crate::config::Flags;
 use crate::setup::{IdentityState, Setup};
 
-/// Longest wait, once there is a policy, for the services that like workloads use.
+/// Longest wait, once there is a policy, for the services that workloads of the same identity use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Begins to get a certificate and to follow discovery; must be called on the control thread. `pod_uid`: the uid of the
-/// instance's pod, where the token is that of its node's proxies.
+/// Starts to request a certificate and to follow discovery. Must be called on the control thread. `pod_uid`: the uid of
+/// the instance's pod, if the token is that of the node's proxies.
 pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Setup> {
-    // The parser has seen to it that each of them is given.
+    // The parser requires each of these options.
     let given = |option: &'static str| format!("--{option} is missing");
     let name = flags.name.as_deref().with_context(|| given("name"))?;
     let instance = InstanceName::new(&flags.namespace, name)?;
@@ -64,26 +64,26 @@ fn certificates(flags: &Flags, trust_domain: &TrustDomain) -> anyhow::Result<Cer
     Ok(CertificateSource::Files(CertificateFiles { credentials, roots, identity }, token))
 }
 
-/// Comes back when there is a certificate, a policy, and what is prefetched.
+/// Returns when there is a certificate, a policy, and the prefetched services.
 pub(crate) async fn until_usable(setup: &Setup) {
     until_given(setup.keyring.watch(), setup.policy.clone(), setup.directory.prefetched()).await;
 }
 
-/// Waits for a value of each, and then for services, as long as that is worth it.
+/// Waits for a value of both, and then for services, up to [`PREFETCH_WAIT`].
 async fn until_given<K, P>(
     mut keyring: watch::Receiver<Option<K>>,
     mut policy: watch::Receiver<Option<P>>,
     prefetched: impl Future<Output = ()>,
 ) {
-    // Neither sender ends before the process does. What is returned holds the lock of the value: a sender on this thread
-    // would wait for it for ever, so it is dropped before anything else is awaited.
+    // Both senders live as long as the process. The result of `wait_for` holds the lock of the value, and a sender on
+    // this thread would deadlock on it, so the result is dropped before the next await.
     drop(keyring.wait_for(Option::is_some).await);
     drop(policy.wait_for(Option::is_some).await);
-    // Without it the workload's first calls wait for an answer, so it is not worth more.
+    // Without the services only the first calls of the workload are slower, so a longer wait is not justified.
     let _late = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
 }
 
-/// Puts every certificate that is issued into use. Ends with the client.
+/// Puts every issued certificate into use. Returns when the client ends.
 async fn follow(
     mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
     keyring: Keyring,
@@ -133,7 +133,8 @@ fn put_into_use(
 mod tests {
     use super::*;
 
-    /// The proxy hung for ever, and its pod was never ready: the thread that waited held the value's lock.
+    /// Regression: the proxy hung forever, and its pod was never ready, because the waiting thread held the lock of the
+    /// value.
     #[tokio::test]
     async fn a_policy_and_a_certificate_that_change_while_services_are_prefetched_are_taken() {
         let (keyring, mut of_keyring) = watch::channel(Some(1));

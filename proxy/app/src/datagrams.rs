@@ -1,4 +1,4 @@
-//! What carries the workload's datagrams: sockets, and the two planes as the crate of datagrams sees them.
+//! Connects the crate of datagrams with a worker: its sockets, and its inbound and outbound sides.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,10 +21,10 @@ use tokio::sync::watch;
 
 use crate::worker::Planes;
 
-/// Why a worker that ends carries nothing more.
+/// The reason for refusing a route when the worker is ending.
 const ENDING: &str = "ending";
 
-/// What a worker that carries datagrams has counted, and what is open.
+/// The counts and gauges of a worker that carries datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DatagramLoad {
     counts: [u64; COUNTS],
@@ -68,7 +68,7 @@ impl DatagramLoad {
     }
 }
 
-/// The sockets of datagrams, bound before the worker is said to listen.
+/// The sockets of datagrams, which are bound before the worker reports that it listens.
 #[derive(Debug)]
 pub(crate) struct DatagramSockets {
     captured: Vec<Captured>,
@@ -77,7 +77,7 @@ pub(crate) struct DatagramSockets {
 }
 
 impl DatagramSockets {
-    /// In the network namespace that the calling thread has entered, if it has entered one.
+    /// Binds them in the network namespace of the calling thread.
     pub(crate) async fn bind() -> anyhow::Result<Self> {
         let destinations = PlaceholderDestinations::new().await;
         let destinations: Rc<dyn Destinations> =
@@ -92,7 +92,7 @@ impl DatagramSockets {
         Ok(Self { captured, quic: quic.await?, mark })
     }
 
-    /// Begins to carry datagrams.
+    /// Starts to carry datagrams.
     pub(crate) fn carry(
         self,
         planes: &Rc<Planes>,
@@ -120,7 +120,7 @@ async fn both_families(
     for is_ipv6 in [false, true] {
         match bind(is_ipv6, port).await {
             Ok(socket) => sockets.push(socket),
-            // A machine without IPv6.
+            // The machine has no IPv6.
             Err(error) if is_ipv6 && is_no_family(&error) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("a socket of UDP at port {port}"));
@@ -130,7 +130,7 @@ async fn both_families(
     Ok(sockets)
 }
 
-/// The kernel programs of the capture.
+/// Looks up destinations in the maps of the capture's kernel programs.
 #[derive(Debug)]
 struct OfKernel(PlaceholderDestinations);
 
@@ -140,7 +140,7 @@ impl Destinations for OfKernel {
     }
 }
 
-/// The planes of the worker, for as long as it is there.
+/// The inbound and outbound sides of the worker, while it exists.
 #[derive(Clone, Debug)]
 struct OfPlanes(Weak<Planes>);
 
@@ -161,7 +161,7 @@ impl Routes for OfPlanes {
         let route = match route.clone() {
             Route::Mesh { server, identity } => DatagramRoute::Mesh { server, identity },
             Route::Outside(to) => DatagramRoute::Outside(to),
-            // Asked for again by itself.
+            // A refused flow is retried anyway.
             Route::Refused(_) => return true,
         };
         planes.outbound().still_routes_datagrams(to, &route)

@@ -1,13 +1,13 @@
-//! Exports the spans of a worker, or the records of its access log, to a collector, which is a service of the mesh or
-//! outside of it, by OTLP.
+//! Exports the spans of a worker, or the records of its access log, by OTLP to a collector, which is a service of the
+//! mesh or outside of it.
 //!
 //! ```text
-//! requests ─► Queue (bounded) ─► a batch, after a second at the latest ─► a request of the proxy's own ─► the collector
+//! requests ─► Queue (bounded) ─► a batch, after a second at the latest ─► a request by the proxy itself ─► the collector
 //!                                        ▲                                        │
 //!                                        └── waits longer each time, four tries ◄─┘
 //! ```
-//! It runs between the requests of the worker, on its thread, and no request waits for it. What does not fit meanwhile
-//! is dropped and counted.
+//! It runs on the worker's thread, between requests, and no request waits for it. If the queue is full, further spans
+//! and records are dropped and counted.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,38 +27,38 @@ use tokio::time::{sleep, timeout};
 
 /// Most spans or records of one message: some 300 KB.
 const BATCH: usize = 512;
-/// Most bytes of one message, about: a collector refuses messages of more than 4 MiB.
+/// Most bytes of one message, approximately: a collector rejects messages of more than 4 MiB.
 const BATCH_BYTES: usize = 1 << 20;
-/// How long one waits for others.
+/// How long a span or record may wait for others.
 const DELAY: Duration = Duration::from_secs(1);
-/// When an export is given up.
+/// How long one attempt to export may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a batch is sent before it counts as failed.
 const TRIES: u32 = 4;
-/// How long the exporter waits after the first failure, and twice as long after each further one.
+/// The pause after the first failure; it doubles with each further one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What says that a request belongs to no trace, so that exports have no spans.
+/// The header that marks a request as not sampled, so that exports create no spans.
 const UNTRACED: (&str, &str) = ("b3", "0");
 
-/// What a worker is told of traces and of the collector.
+/// The settings of traces for a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct TracePlan {
-    /// Which requests have spans, and where these go.
+    /// Which requests have spans, and where the spans are sent.
     pub(crate) settings: TraceSettings,
-    /// The workload that the spans are of.
+    /// The workload whose spans these are.
     pub(crate) workload: String,
 }
 
-/// What is exported.
+/// The kind of data that is exported.
 pub(crate) enum Signal {
     Spans(Rc<Traces>),
     Records(Rc<Records>),
 }
 
-/// A batch that was not taken.
+/// A batch that the collector did not accept.
 struct NotTaken {
     why: String,
-    /// The collector may take it at the next try.
+    /// Whether the collector may accept it at the next attempt.
     is_temporary: bool,
 }
 
@@ -86,7 +86,7 @@ fn is_temporary_in_grpc(code: u32, is_to_be_retried: bool) -> bool {
     }
 }
 
-/// Whether the batch that was answered with this status is to be sent again (OTLP 1.9, "Retryable Response Codes").
+/// Whether a batch must be sent again after this status (OTLP 1.9, "Retryable Response Codes").
 fn is_temporary(status: StatusCode) -> bool {
     matches!(
         status,
@@ -97,7 +97,7 @@ fn is_temporary(status: StatusCode) -> bool {
     )
 }
 
-/// An exporter of one worker.
+/// The exporter of one worker.
 pub(crate) struct Exporter {
     signal: Signal,
     protocol: TraceProtocol,
@@ -138,7 +138,7 @@ impl Exporter {
             tokio::select! {
                 () = self.signal.wait_for(BATCH) => {}
                 () = sleep(DELAY) => {}
-                // A proxy that ends does not wait for more.
+                // A proxy that is ending sends a batch at once.
                 () = self.activity.drained() => {}
             }
             let resource = otlp::OtlpResource {
@@ -155,7 +155,7 @@ impl Exporter {
         }
     }
 
-    /// Sends a batch, several times if it must. Returns how many of it the collector has rejected.
+    /// Sends a batch, several times if necessary. Returns how many entries the collector has rejected.
     async fn export(&self, message: Bytes) -> Option<u64> {
         let mut pause = PAUSE;
         for made in 1..=TRIES {
@@ -219,7 +219,7 @@ impl Signal {
         }
     }
 
-    /// The message with the oldest ones, and how many these are.
+    /// A message with the oldest entries, and their number.
     fn take(&self, resource: otlp::OtlpResource<'_>) -> (Bytes, usize) {
         match self {
             Self::Spans(traces) => {
@@ -242,7 +242,7 @@ impl Signal {
         }
     }
 
-    /// Of those that the collector has taken, and of the others.
+    /// The counters of entries that the collector accepted, and of the others.
     fn counters(&self) -> (Counter, Counter) {
         match self {
             Self::Spans(_) => (Counter::SpansExported, Counter::SpansFailed),

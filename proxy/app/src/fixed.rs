@@ -1,4 +1,4 @@
-//! Running without a control plane, from YAML documents.
+//! Setup without a control plane, from YAML documents.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::config::Flags;
 use crate::setup::{IdentityState, Setup};
 
-/// Reads the documents and makes of them what a control plane would have said.
+/// Reads the documents, and computes from them what a control plane would send.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     let documents = documents(file)?;
     let proxy = only_proxy(&documents, file)?;
@@ -67,7 +67,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     })
 }
 
-/// The mode that the document says, or that its identity permits.
+/// The mode in the document. The default is permissive with an identity, and disabled without one.
 fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
     let default_mode =
         if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
@@ -94,7 +94,7 @@ fn documents(file: &Path) -> anyhow::Result<Documents> {
     })
 }
 
-/// Where everything goes that the proxy accepts of its application, if the document says so.
+/// The fixed destination of all connections of the application, if the document has one.
 fn destination(
     proxy: &Proxy,
     index: &Index,
@@ -127,7 +127,7 @@ fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a P
     }
 }
 
-/// What the proxy's own annotation says of egress, else that of its namespace.
+/// The egress setting in the proxy's annotation, else in that of its namespace.
 fn egress_of(documents: &Documents, proxy: &Proxy) -> Egress {
     let of_namespace = || {
         documents.objects.iter().find_map(|located| match &located.value {
@@ -150,7 +150,7 @@ fn index(documents: &Documents) -> Index {
     index
 }
 
-/// Whether what policies are for is there: without a control plane nothing will come later.
+/// Checks that the targets of policies exist: without a control plane they cannot appear later.
 fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     for located in &documents.objects {
         let (namespace, targets) = match &located.value {
@@ -181,7 +181,7 @@ fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files are relative to the folder of the document that names them.
+/// Paths are relative to the folder of the document.
 fn credentials(files: &ProxyIdentity, document: &Path) -> anyhow::Result<Credentials> {
     let folder = match document.parent() {
         Some(parent) if document != Path::new(STDIN) => parent,

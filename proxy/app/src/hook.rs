@@ -1,7 +1,7 @@
-//! What the proxy's container runs when it starts and before it ends, where it is an ordinary one.
+//! The lifecycle hooks of the proxy's container, if it is an ordinary container and not a native sidecar.
 //!
-//! The kubelet starts the next container once the `postStart` hook of the one before is over, and asks
-//! a container to end once its `preStop` hook is. A native sidecar needs neither.
+//! The kubelet starts the next container once the `postStart` hook of the one before has finished, and asks a container
+//! to end once its `preStop` hook has finished. A native sidecar needs neither.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks.
+/// The pause between two checks.
 const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait until the proxy is ready: as long as a native sidecar may take to start.
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for the application to end. The kubelet ends both sooner, after the grace period.
 const END_LIMIT: Duration = Duration::from_mins(10);
-/// Longest wait for the proxy's own answer.
+/// Longest wait for a response of the proxy.
 const ANSWER: Duration = Duration::from_secs(1);
-/// The state of a socket that is nobody's any more, in `/proc/net/tcp`.
+/// The state, in `/proc/net/tcp`, of a socket that no process owns any more.
 const TIME_WAIT: &str = "06";
 
 /// The hooks.
@@ -60,11 +60,11 @@ fn is_ready(admin: SocketAddr) -> Result<bool> {
 fn others_have_sockets() -> bool {
     let me = nix::unistd::geteuid().as_raw();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-    // Without IPv6 there is one table.
+    // Without IPv6 there is only one table.
     tables.iter().flatten().any(|table| has_others(table, me))
 }
 
-/// Whether a table of sockets has some of other users than this one.
+/// Whether a table of sockets has sockets of users other than this one.
 fn has_others(table: &str, me: u32) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace();

@@ -1,10 +1,10 @@
-//! What a proxy knows of services, for `/config`.
+//! The services that a proxy has received, for `/config`.
 
 use leno_types::mesh::{Endpoint, Service, ServicePort, WireForm};
 use serde_json::{Value, json};
 
-/// Most endpoints of one port that are shown: enough to see which sort they are of, and the services that
-/// one proxy uses stay within what its readers take.
+/// Most endpoints of one port that are shown: enough to see what kind they are. So the page stays within the limit of
+/// its readers even for many services.
 const MAX_SHOWN: usize = 16;
 
 /// A service with its first endpoints.

@@ -5,10 +5,9 @@
 //! worker threads:         listeners ─► leno-outbound / leno-inbound
 //! ```
 //!
-//! With `--node` one process serves several workloads ([`node`]), whose sockets brokers make (`leno-broker`).
+//! With `--node` one process serves several workloads ([`node`]). Their brokers (`leno-broker`) create the sockets.
 //!
-//! The proxy opens its listeners only once it has an identity, so that "it listens" means "it can
-//! serve"; capture relies on that.
+//! The proxy only listens once it has an identity, so that a listening proxy can serve. The capture relies on that.
 
 #![cfg_attr(
     not(test),
@@ -56,7 +55,7 @@ fn start(flags: Flags) -> Result<(), ProgramFailure> {
     leno_confine::close_memory().map_err(|error| {
         ProgramFailure::error(format!("cannot close its memory to others: {error}"))
     })?;
-    // Before any TLS, and before the process is confined: the module tests itself.
+    // Must run before any TLS, and before the process is confined, because the module tests itself.
     leno_crypto::select(flags.tls_profile)
         .map_err(|error| ProgramFailure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {

@@ -48,29 +48,30 @@ use crate::run::{EndOrders, Signals, control_runtime, serve};
 use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
 
-/// What one workload may use of the process' memory budget, and of its descriptors, at most: an eighth. More than eight
-/// that are flooded at once may exceed the descriptors; by a 64th, for the most members that there may be, a workload
-/// would have some hundred connections where descriptors are few.
+/// Each workload may use at most one eighth of the process' memory budget and descriptors. If more than eight workloads
+/// are flooded at once, the descriptors may run out. But with one 64th each, by the largest number of members, a
+/// workload would have only some hundred connections on machines with few descriptors.
 const SHARE: u16 = 8;
-/// The part of the process' memory budget of which each workload has an equal share for itself, be there as many as
-/// there may. The other part is a pool, which they take turns in.
+/// This part (one half) of the process' memory budget is divided into equal reserved shares, one for each possible
+/// workload. The rest is a common pool.
 const OWN: usize = 2;
 /// What has become of memberships and is not told yet.
 const MAX_EVENTS: usize = 256;
 
-/// Most memberships that this process finishes what it has for, while other processes serve their workloads. Of more the first of the
-/// workload that has most is cut.
+/// Most memberships that finish open streams in this process while other processes serve their workloads. If there are
+/// more, the oldest one of the workload with the most is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
-/// How many were cut.
+/// How many memberships were cut.
 static CUT: AtomicU64 = AtomicU64::new(0);
-/// Most workloads whose workers do not come round at a time. With one more the process ends, and is started again: what makes
-/// them stall goes on, and each of them may keep a CPU busy. One workload alone is not the others' end.
+/// Most workloads with stalled workers at a time. With one more, the process ends and is started again: the cause
+/// persists, and each stalled worker may keep a CPU busy. A single workload cannot end the process that it shares with
+/// others.
 const MAX_STALLED: usize = 4;
-/// Most workers of all workloads together that do not come round at a time.
+/// Most stalled workers of all workloads together.
 const MAX_STALLED_WORKERS: usize = 16;
 /// Most workloads whose stalls are counted.
 const MAX_COUNTED: usize = 4096;
-/// How often it is reported what a workload has used of the CPU.
+/// The interval of reports of a workload's CPU use.
 const CPU_WINDOW: Duration = Duration::from_secs(2);
 /// What is next to nothing: a hundredth of that.
 const CPU_LEAST: u32 = 100;
@@ -79,21 +80,21 @@ const CPU_LEAST: u32 = 100;
 struct Served {
     /// The namespace and the name of the workload.
     workload: String,
-    /// Asks it to drain; a second time, to end.
+    /// Orders the workload to drain; a second order ends it.
     end: watch::Sender<Departure>,
     leaving: bool,
-    /// It was told to end what it has at once.
+    /// It was ordered to cut its open streams.
     cut: bool,
 }
 
-/// The memberships by their numbers, which grow.
+/// The memberships by their numbers; later ones have higher numbers.
 type Members = BTreeMap<u64, Served>;
 
-/// What all workloads of the process have in common.
+/// The state that all workloads of the process share.
 #[derive(Debug)]
 struct Common {
     flags: Flags,
-    /// The memory of the process in bytes, and the pool that is a part of it.
+    /// The memory budget of the process in bytes, and the pool that is a part of it.
     memory: (usize, Pool),
     log: Option<AccessLog>,
     /// How often workers have stalled, by workloads.
@@ -110,7 +111,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let token = flags.token.as_deref().context("--token is missing")?;
     let roots = flags.roots.as_deref().context("--roots is missing")?;
-    // No thread has been started yet. Tokens are put into the folder later.
+    // The allocator is configured before any thread is started. Token files are created in the folder later.
     reclaim::bound_arenas();
     let runtime = control_runtime()?;
     confine(&[roots, &token.join("token")])?;
@@ -145,7 +146,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                     }
                     // The supervisor has ended.
                     Ok(None) => return Ok(()),
-                    // A supervisor of a later version may know others.
+                    // A supervisor of a later version may send other orders.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                         tracing::warn!(%error, "an order of the supervisor is not understood");
                     }
@@ -160,7 +161,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 () = signals.first() => break,
             }
         }
-        // Their brokers hand the listeners to the next process.
+        // The brokers hand the listeners to the next process.
         members.values_mut().for_each(Served::end);
         while !members.is_empty() {
             tokio::select! {
@@ -178,7 +179,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 impl Common {
-    /// The budget of one workload.
+    /// The memory budget of one workload.
     #[expect(clippy::arithmetic_side_effects, reason = "constants divide")]
     fn budget(&self) -> Budget {
         let (bytes, pool) = self.memory;
@@ -191,7 +192,7 @@ impl Common {
         self.stalls.borrow().get(name).copied().unwrap_or_default()
     }
 
-    /// How many workers do not come round now, and of how many workloads.
+    /// The number of workers that stall now, and of their workloads.
     fn stalled(&self) -> (usize, usize) {
         let mut stalled = self.stalled.borrow_mut();
         stalled.retain(|(_, worker)| worker.still_stalls());
@@ -208,12 +209,12 @@ impl Common {
     }
 }
 
-/// How many memberships were cut in this process, since too many finished what they had.
+/// How many memberships of this process were cut because too many were finishing streams.
 pub(crate) fn cut() -> u64 {
     CUT.load(Ordering::Relaxed)
 }
 
-/// Where a workload reports what becomes of it.
+/// Sends the reports of a workload to the main thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Reports {
     number: u64,
@@ -240,7 +241,7 @@ impl Reports {
         self.send(MemberState::Stalled);
     }
 
-    /// Whether the supervisor is to learn what workers use, and that they stall.
+    /// Whether the supervisor understands reports of CPU use and stalls.
     pub(crate) fn watches(&self) -> bool {
         self.watches
     }
@@ -257,7 +258,7 @@ impl Reports {
             let is_busy = cpu_ms.saturating_mul(CPU_LEAST) >= of_ms;
             if is_busy || was_busy {
                 let state = MemberState::Used(CpuUse { cpu_ms, of_ms });
-                // Without room it is reported with the next one: the time counts from the last report.
+                // If the queue is full, the time since the last report is part of the next one.
                 let report = MemberReport { number: self.number, state };
                 if self.common.events.try_send(report).is_err() {
                     continue;
@@ -269,14 +270,14 @@ impl Reports {
 }
 
 impl Served {
-    /// Has it finish what it has, unless it does so already.
+    /// Orders it to finish its open streams, unless it is doing so already.
     fn leave(&mut self, departure: Departure) {
         if !std::mem::replace(&mut self.leaving, true) {
             self.end.send_replace(departure);
         }
     }
 
-    /// The process is to end. What it finishes already has had its time.
+    /// The process is ending. Memberships that were finishing streams already are cut.
     fn end(&mut self) {
         match self.leaving {
             false => self.leave(Departure::Replaced),
@@ -323,10 +324,10 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
     }
 }
 
-/// Of too many that finish what they have, the first of the workload that has most. One that leaves again and again ends what it
-/// has itself, and no stream of another.
+/// If too many memberships are finishing streams, returns the oldest one of the workload that has the most. So a
+/// workload that leaves repeatedly cuts its own streams, and not those of others.
 fn first_of_too_many(members: &mut Members) -> Option<&mut Served> {
-    // How many each has, and the first of them.
+    // For each workload, the number of its memberships and the oldest of them.
     let mut finishing: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     let mut all = 0_usize;
     for (number, member) in members.iter().filter(|(_, member)| member.leaving && !member.cut) {
@@ -354,8 +355,9 @@ fn join(
         bail!("its channel has not arrived: the process has no descriptor left");
     };
     let served = members.values().filter(|member| !member.leaving).count();
-    // A workload that comes from another process may be one of as many that leave this one for that one in exchange, each of
-    // which stays here until it is served there. Those that are served where they are to be are no more than one bound.
+    // A workload that comes from another process may be one of many that are exchanged: as many others leave this
+    // process, and each of them stays here until it is served there. So the bound is doubled for such workloads.
+    // Without pending moves there is never more than one bound.
     let most = usize::from(MAX_MEMBERS).saturating_mul(if succeeds { 2 } else { 1 });
     if served >= most {
         bail!("this process serves no more than {MAX_MEMBERS}");
@@ -378,8 +380,8 @@ fn join(
     Ok(())
 }
 
-/// Tells the supervisor what has become of a membership. One that reads slowly is waited for: it would never learn what it
-/// has missed.
+/// Sends a report about a membership to the supervisor. It waits for a slow supervisor, because a lost report would
+/// never be repeated.
 async fn tell(
     event: MemberReport,
     members: &mut Members,
@@ -399,7 +401,7 @@ async fn tell(
         }
     }
     match orders.send_within(Duration::MAX, &event, &[]).await {
-        // That the supervisor has ended is seen where orders are read.
+        // The loop that reads orders notices that the supervisor has ended.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent.context("telling the supervisor"),
     }
@@ -442,7 +444,7 @@ async fn live(joined: Joined, common: &Rc<Common>) -> anyhow::Result<()> {
     }
 }
 
-/// What a sidecar of the workload would be started with.
+/// The flags that a sidecar of the workload would have.
 fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
     Ok(Flags {
         name: Some(member.name.clone()),
@@ -451,10 +453,10 @@ fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
         probes: probes(member)?,
         workers: 1,
         datagrams: member.datagrams,
-        // The thread of the log is started once for all.
+        // The log has one thread for all workloads.
         access_log: AccessSettings { form: Form::Off, ..of_process.access_log.clone() },
         workload: member.workload.clone(),
-        // It identifies processes, and this one is several workloads.
+        // The Workload API identifies processes, but this process serves several workloads.
         spiffe_endpoint_socket: None,
         certificate: None,
         certificate_roots: None,
@@ -471,12 +473,12 @@ fn probes(member: &Member) -> anyhow::Result<Probes> {
 }
 
 async fn has_gone(broker: oneshot::Receiver<()>) {
-    // Nothing is ever sent.
+    // The sender is only dropped, so this waits for the end of the broker.
     let _ = broker.await;
 }
 
-/// What a broker hands over first, the listener of the admin server apart; `None` if it has ended before. The receiver ends
-/// when the broker does.
+/// The first message of a broker, with the listener of the admin server apart; `None` if the broker has ended before.
+/// The receiver resolves when the broker ends.
 async fn handed(
     broker: Channel,
 ) -> anyhow::Result<Option<(Handed, OwnedFd, oneshot::Receiver<()>)>> {
@@ -513,7 +515,7 @@ async fn handed(
 mod tests {
     use super::*;
 
-    /// One that was promoted again and again had the streams of its neighbours cut.
+    /// Regression: a workload that was promoted repeatedly had the streams of its neighbours cut.
     #[test]
     fn of_too_many_that_finish_what_they_have_the_first_of_the_workload_with_most_is_cut() {
         let mut members = Members::new();
@@ -533,7 +535,7 @@ mod tests {
         assert!(first.is_empty());
         let next: Vec<_> = (0..most).map(|number| leaves(most + number, "busy")).collect();
         let of = |name: &str| next.iter().flatten().filter(|cut| *cut == name).count();
-        // Until both have half of them.
+        // Each of the two keeps half of the places.
         assert_eq!((of("quiet"), of("busy")), (MAX_LEAVING / 2 - 2, MAX_LEAVING / 2));
         let is_cut = |from: u64| members.range(from..).next().unwrap().1.cut;
         assert!(!is_cut(1) && is_cut(2) && is_cut(most) && !is_cut(most - 1));

@@ -1,12 +1,12 @@
-//! What a panic ends: a task of one connection or request alone, or else the process.
+//! Decides what a panic ends: only the task of one connection or request, or the process.
 
 use std::panic::{PanicHookInfo, set_hook};
 use std::process::abort;
 
 use leno_transport::{PanicVerdict, judge_panic};
 
-/// Logs every panic that is not one of many, and aborts the process unless a contained task has
-/// panicked (see [`leno_transport::spawn_contained`]).
+/// Installs a hook that logs panics, though not every one of many, and that aborts the process unless the panic was in
+/// a contained task (see [`leno_transport::spawn_contained`]).
 pub(crate) fn install() {
     set_hook(Box::new(|panic| match judge_panic() {
         PanicVerdict::EndTask { log: true } => log(panic, "a task panicked; its connection ends"),

@@ -1,12 +1,13 @@
-//! Whether a worker comes round, and what it uses of the CPU, as another thread finds out.
+//! Detects from another thread that a worker stalls, and measures its CPU use.
 //!
 //! ```text
 //!  asked ──► came round ──► asked ...
 //!    └─────► has used the CPU for a second, or slept for long, without coming round: it stalls
 //! ```
-//! What a thread uses of the CPU is counted, and not the time that passes, so that a worker which waits for a CPU on a busy
-//! machine does not count as one that stalls. A thread cannot be ended, nor can what it holds be taken from it. So one that
-//! stalls is left alone with what it has, behind all other threads of the machine, and goes on should it come round.
+//! A worker that does not complete a turn of its event loop is judged by the CPU time that it uses, not by the time
+//! that passes. So a worker that waits for a CPU on a busy machine is not mistaken for a stalled one. A thread cannot
+//! be killed, and its connections cannot be moved. So a stalled worker keeps its connections, gets the lowest priority,
+//! and continues if it recovers.
 
 #![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
 
@@ -26,22 +27,22 @@ use tokio::sync::Notify;
 const BEAT: Duration = Duration::from_secs(1);
 /// How often a worker is asked to come round: each time wakes two threads.
 const ASK: Duration = Duration::from_secs(1);
-/// How often it is looked whether one has that did not at once.
+/// How often a worker is checked that has not completed its turn at once.
 const LOOK: Duration = Duration::from_millis(250);
-/// How much of the CPU a worker may use between two turns. One turn runs some sixty tasks, of which each yields after some
-/// hundred reads, so that turns take milliseconds; without optimizations, handshakes make that a second.
+/// How much CPU time a worker may use in one turn. A turn runs some sixty tasks, each of which yields after some
+/// hundred reads, so it takes milliseconds. Without optimizations, handshakes make that a second.
 const LONGEST_TURN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
-/// How many looks in a row a worker may sleep although it was woken, in a system call that does not return.
+/// How many checks in a row a worker may sleep although it was woken: it is in a system call that does not return.
 const SLEEPING_LOOKS: u32 = 20;
-/// What it uses of the CPU meanwhile, at most. One that waits for a CPU gets more than that within so many looks, as the
-/// thread that looks does.
+/// Most CPU time that a sleeping worker uses meanwhile. A worker that waits for a CPU gets more than that within this
+/// many checks, because the checking thread gets a CPU, too.
 const SLEEPING: Duration = Duration::from_millis(1);
-/// After so many looks one that stalls and uses the CPU gets the CPU only when no other thread wants it.
+/// After this many checks, a stalled worker that uses CPU time only gets a CPU that no other thread needs.
 const LOOKS_UNTIL_LAST: u32 = 40;
-/// The lowest priority, as of `nice`.
+/// The lowest priority (`nice`).
 const LAST: libc::c_int = 19;
 
-/// What a worker and the thread that watches over it share.
+/// The state that a worker shares with the thread that watches it.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     asked: Notify,
@@ -49,14 +50,14 @@ pub(crate) struct Pulse {
     thread: OnceLock<i32>,
 }
 
-/// A worker that has stalled, and where.
+/// A worker that has stalled, and the turn in which it did.
 #[derive(Debug)]
 pub(crate) struct Stalled {
     worker: Arc<Pulse>,
     turns: u64,
 }
 
-/// What was seen of a worker since it was asked to come round.
+/// The state of a worker when it was asked to complete a turn.
 #[derive(Clone, Copy, Debug)]
 struct PulseQuery {
     turns: u64,
@@ -65,17 +66,17 @@ struct PulseQuery {
 }
 
 impl Pulse {
-    /// Notes that the calling thread is the worker's.
+    /// Records that the calling thread is the worker's.
     pub(crate) fn begin(&self) {
         let _once = self.thread.set(gettid().as_raw());
     }
 
-    /// Each time that the worker is asked to come round.
+    /// Waits until the worker is asked to complete a turn.
     pub(crate) async fn asked(&self) {
         self.asked.notified().await;
     }
 
-    /// The worker has come round.
+    /// The worker has completed a turn.
     pub(crate) fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -85,7 +86,7 @@ impl Pulse {
         self.thread.get().map(|thread| cpu_of(*thread)).unwrap_or_default()
     }
 
-    /// Notes where the worker is, which has stalled.
+    /// Records in which turn the worker has stalled.
     pub(crate) fn stalled(self: &Arc<Self>) -> Stalled {
         Stalled { turns: self.turns.load(Ordering::Relaxed), worker: Arc::clone(self) }
     }
@@ -96,7 +97,7 @@ impl Pulse {
         PulseQuery { turns, cpu: self.cpu(), looks: 0 }
     }
 
-    /// Comes back when the worker stalls. Cancel safe.
+    /// Returns when the worker stalls. Cancel safe.
     pub(crate) async fn until_it_stalls(&self) {
         let mut asked = self.ask();
         loop {
@@ -112,12 +113,12 @@ impl Pulse {
         }
     }
 
-    /// Comes back when a worker that stalled has come round. Cancel safe.
+    /// Returns when a stalled worker has completed its turn. Cancel safe.
     pub(crate) async fn until_it_comes_round(&self) {
         let asked = self.ask();
         let (mut looks, mut is_last) = (0_u32, false);
         while self.turns.load(Ordering::Relaxed) == asked.turns {
-            // That cannot be taken back, so that one which sleeps is spared.
+            // A lower priority cannot be raised again, so a worker that only sleeps keeps its priority.
             let used = self.cpu().saturating_sub(asked.cpu);
             if looks >= LOOKS_UNTIL_LAST && used >= LONGEST_TURN && !is_last {
                 self.be_last();
@@ -128,7 +129,7 @@ impl Pulse {
         }
     }
 
-    /// Has the kernel run every other thread before this one.
+    /// Gives the thread the lowest priority.
     fn be_last(&self) {
         let Some(Ok(thread)) = self.thread.get().map(|thread| libc::id_t::try_from(*thread)) else {
             return;
@@ -142,7 +143,7 @@ impl Pulse {
 }
 
 impl Stalled {
-    /// Whether its thread is there and has not come round since.
+    /// Whether its thread still exists and has not completed the turn since.
     pub(crate) fn still_stalls(&self) -> bool {
         let is_there = self.worker.thread.get().is_some_and(|thread| clock_of(*thread).is_some());
         is_there && self.worker.turns.load(Ordering::Relaxed) == self.turns
@@ -175,7 +176,7 @@ fn cpu_of(thread: i32) -> Duration {
 
 /// `None` if the thread has ended.
 fn clock_of(thread: i32) -> Option<Duration> {
-    // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, as pthread_getcpuclockid(3) has it for threads that it knows.
+    // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, with which pthread_getcpuclockid(3) builds the id of a thread's clock.
     const OF_THREAD: i32 = 4 | 2;
     let clock = ClockId::from_raw((!thread << 3) | OF_THREAD);
     clock_gettime(clock).map(Duration::from).ok()
@@ -188,10 +189,10 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any machine takes.
+    /// Longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(600);
 
-    /// What a worker's runtime does, on a thread of its own, until `end` is set.
+    /// Acts like a worker's runtime, on a thread of its own, until `end` is set.
     fn worker(
         pulse: &Arc<Pulse>,
         end: &Arc<AtomicBool>,
@@ -251,7 +252,7 @@ mod tests {
             stalled
         });
         let stalled = stalled.join().unwrap();
-        // The kernel may still have the thread when it was joined.
+        // The kernel may still list the thread after it was joined.
         while stalled.still_stalls() {
             thread::yield_now();
         }

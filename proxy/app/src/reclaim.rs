@@ -1,11 +1,12 @@
-//! Returns memory to the kernel that was needed once: by handshakes and starts on the stack, by arenas of the allocator.
+//! Returns memory to the kernel that was only needed for a moment: stack pages of handshakes and starts, and free
+//! memory of the allocator.
 //!
 //! ```text
-//!  stack of a thread   in use │ touched once, of no use │ never touched
+//!  stack of a thread   in use │ touched once, not in use │ never touched
 //!                             └── returned while the thread waits
 //! ```
-//! A process with 50 workloads has 100 threads, most of which wait nearly always. What the stack of each was for a
-//! moment at its start would be memory of the process until its end.
+//! A process with 50 workloads has 100 threads, most of which are nearly always waiting. Without this, the largest size
+//! that each stack had for a moment would stay resident until the process ends.
 
 #![expect(unsafe_code, reason = "madvise(2) of the own stack and mallopt(3) have no safe wrappers")]
 
@@ -15,12 +16,13 @@ use std::{io, ptr};
 
 use nix::libc;
 
-/// How often a control thread returns what its stack does not need, at most: it is touched again at once where much happens.
+/// How often a control thread returns unused stack pages, at most: a busy thread would touch them again at once.
 const EVERY: Duration = Duration::from_secs(1);
-/// How far below the first frames pages are returned. The main thread's stack ends where a resource limit has it end, and where
-/// that is none, the kernel maps other memory into what the C library takes for the stack; no nearer than 128 MiB.
+/// How far below the first frames pages are returned. The stack of the main thread is as large as its resource limit.
+/// If that is unlimited, the kernel maps other memory within what the C library reports as the stack, but no nearer
+/// than 128 MiB.
 const DEEPEST: usize = 1024 * 1024;
-/// Pages below the caller's frame that stay: the frames of what returns the others are there.
+/// Pages below the caller's frame that are kept, because the frames of the releasing functions are there.
 const SPARED: usize = 2;
 
 thread_local! {
@@ -29,9 +31,10 @@ thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Bounds the arenas of the allocator by the threads that can run at the same time. By default there are eight for each CPU, each
-/// with free memory of its own: a quarter of the memory of a process with 50 idle workloads on two CPUs. For a process with more
-/// threads than arenas in any case; called before it starts the first one.
+/// Bounds the arenas of the allocator by the number of threads that can run at the same time. By default there are
+/// eight for each CPU, each with free memory of its own. In a process with 50 idle workloads on two CPUs that was a
+/// quarter of its memory. For processes that have more threads than arenas anyway; must be called before the first
+/// thread is started.
 pub(crate) fn bound_arenas() {
     #[cfg(target_env = "gnu")]
     {
@@ -44,8 +47,8 @@ pub(crate) fn bound_arenas() {
     }
 }
 
-/// Finds where the calling thread's stack ends. The main thread has to call it before the process is confined, since the C
-/// library reads /proc/self/maps for it then. Where it fails, the stack stays as large as it has ever been.
+/// Finds the end of the calling thread's stack. The main thread must call it before the process is confined, because
+/// the C library reads /proc/self/maps for the main thread. If it fails, stack pages are not returned.
 pub(crate) fn find_stack() {
     match bounds() {
         Ok(bounds) => STACK.set(Some(bounds)),
@@ -81,7 +84,7 @@ fn result(error: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// What a control thread does before it waits.
+/// Called before a control thread waits.
 pub(crate) fn before_wait() {
     let now = Instant::now();
     if LAST.get().is_none_or(|last| now.duration_since(last) >= EVERY) {
@@ -90,7 +93,7 @@ pub(crate) fn before_wait() {
     }
 }
 
-/// Returns the pages of the calling thread's stack that are below what is in use. Without [`find_stack`] there are none.
+/// Returns the pages of the calling thread's stack that are below the part in use. Does nothing without [`find_stack`].
 #[inline(never)]
 pub(crate) fn release_stack() {
     let Some((lowest, page)) = STACK.get() else { return };
@@ -104,7 +107,7 @@ pub(crate) fn release_stack() {
     // above `end`, by more than what the call itself needs. They read as zeros when the stack grows into them again.
     let released =
         unsafe { libc::madvise(ptr::without_provenance_mut(lowest), size, libc::MADV_DONTNEED) };
-    // The stack of the main thread is mapped as it grows: what is not mapped yet (ENOMEM) needs no return.
+    // The kernel maps the main thread's stack as it grows. Pages that are not mapped yet (ENOMEM) need not be returned.
     if released != 0 {
         let error = io::Error::last_os_error();
         tracing::trace!(%error, "a part of the stack stays");
@@ -120,7 +123,7 @@ mod tests {
 
     const DEPTH: usize = 512 * 1024;
 
-    /// Uses so much of the stack once.
+    /// Uses this much of the stack once.
     #[inline(never)]
     fn touch() -> usize {
         let touched = black_box([1_u8; DEPTH]);

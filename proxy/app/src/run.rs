@@ -1,4 +1,4 @@
-//! The control thread: brings everything up, waits for the end, and drains.
+//! The control thread: it starts everything, waits for the end, and drains.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -26,12 +26,12 @@ use crate::state::State;
 use crate::worker::{Departure, Worker};
 use crate::{capture, control, fixed, reclaim};
 
-/// How long a draining proxy goes on at least: others learn within this time that it is going.
+/// Shortest time that a draining proxy continues: other proxies learn within this time that it is ending.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
-/// How often a draining proxy looks whether it is done.
+/// How often a draining proxy checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// How often while another process serves its workload, once it has drained for [`DRAIN_LONG`]: hours cost nothing, and
-/// nothing waits for its end.
+/// The same while another process serves its workload, once it has drained for [`DRAIN_LONG`]: it may last for hours
+/// without a cost, and nothing waits for its end.
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
@@ -49,7 +49,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = control_runtime()?;
-    // In a box: the runtime would hold copies of it on the stack, one in each frame that it passes.
+    // Boxed, because the runtime would otherwise hold a copy of the future in several stack frames.
     LocalSet::new().block_on(&runtime, Box::pin(live(flags)))
 }
 
@@ -61,12 +61,12 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
     };
     // No thread has been started yet.
     let files = read_again(flags);
-    // A confined process makes no file.
+    // A confined process cannot create files.
     let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
     let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
     confine(&files)?;
     let served = setup.application_identity.clone().zip(workload_api);
-    // Not a task of its own, which could end without a word.
+    // Polled together with the proxy, and not a task of its own, whose end could go unnoticed.
     let of_application = async {
         match served {
             Some((application, listener)) => application.serve(listener).await,
@@ -81,7 +81,7 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
     }
 }
 
-/// The supervisor at the other end of standard input.
+/// The channel to the supervisor, at standard input.
 fn supervisor() -> anyhow::Result<Rc<AsyncChannel>> {
     let input = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let channel = AsyncChannel::new(input.into())
@@ -89,7 +89,7 @@ fn supervisor() -> anyhow::Result<Rc<AsyncChannel>> {
     Ok(Rc::new(channel))
 }
 
-/// The files that are read while the proxy runs.
+/// The files that are read again while the proxy runs.
 fn read_again(flags: &Flags) -> Vec<&Path> {
     let given = [&flags.token, &flags.roots, &flags.certificate, &flags.certificate_roots];
     let reserved = flags.await_capture.then(|| Path::new(ports::RESERVED_FILE));
@@ -128,7 +128,7 @@ pub(crate) async fn serve(
         stalled: Cell::new(0),
         started: SystemTime::now(),
     });
-    // As long as another process serves the workload, that one answers here.
+    // While another process serves the workload, that process serves the admin pages.
     let mut admin = AbortOnDrop(None);
     if !setup.succeeds {
         admin = serve_admin(&setup, &state).await?;
@@ -157,15 +157,15 @@ pub(crate) async fn serve(
     let departure = tokio::select! {
         departure = ends.next() => departure,
         worker = until_one_stalls(&setup, &state) => {
-            // New connections are those of the next membership, and so are the pages.
+            // The next membership serves new connections and the admin pages.
             admin = AbortOnDrop(None);
             let Some(departure) = until_it_goes_on(&worker, &mut ends).await else {
-                // What it has cannot be ended in order.
+                // The connections of the stalled worker cannot be drained.
                 return Ok(());
             };
             departure
         }
-        // A workload of a node proxy is served again, from the same listeners.
+        // A workload of a node proxy is served again after this, from the same listeners.
         () = state.drain_asked.notified() => match state.shown {
             Some(_) => Departure::Replaced,
             None => Departure::Last,
@@ -178,8 +178,8 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Comes back when the worker of a workload that shares its process stalls, which is reported: the workload joins the process
-/// again then, with threads of its own, and what connects meanwhile waits in the listeners' queues.
+/// Returns when the worker of a workload that shares its process stalls, and reports it. The workload then joins the
+/// process again, with new threads; new connections wait in the queues of the listeners meanwhile.
 async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     let worker = state.workers.borrow().first().cloned();
     let reports = setup.reports.as_ref().filter(|reports| reports.watches());
@@ -235,7 +235,7 @@ async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Depar
     }
 }
 
-/// A task that ends when this is dropped. What it has started goes on.
+/// A task that is aborted when this is dropped. Tasks that it has spawned continue.
 struct AbortOnDrop(Option<JoinHandle<()>>);
 
 impl Drop for AbortOnDrop {
@@ -246,14 +246,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Serves the pages on a listener of this process, or on the one that a broker has handed over, if one has.
+/// Serves the admin pages on a listener of this process, or on the one that a broker has handed over.
 async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
     let listener = match (setup.admin, setup.admin_handed.take()) {
         (Some(address), _) => {
             let bound = match setup.supervisor {
                 // The process that takes over listens before this one has closed its listener.
                 Some(_) => leno_program::listen_beside(address).and_then(|listener| {
-                    // A succession before may have steered all clients to this one.
+                    // An earlier takeover may have steered all clients to the listener of this process.
                     leno_sockets::spread(&listener).map(|()| listener)
                 }),
                 None => leno_program::listen(address).await,
@@ -262,7 +262,7 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
                 .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?
         }
         (None, Some(handed)) => {
-            // It may only be bound.
+            // The socket may only be bound so far.
             leno_sockets::listen(&handed, leno_sockets::ADMIN_BACKLOG)?;
             tokio::net::TcpListener::from_std(handed.into())?
         }
@@ -272,12 +272,12 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
     Ok(AbortOnDrop(Some(task)))
 }
 
-/// Waits until the proxy can serve, then makes it listen.
+/// Waits until the proxy can serve, then lets it listen.
 async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     if !setup.is_static {
         control::until_usable(setup).await;
     }
-    // The kernel programs notice a listener when it begins to.
+    // The kernel programs notice a listener when it starts to listen.
     if state.uncaptured.get() {
         capture::until_marked().await?;
         state.uncaptured.set(false);
@@ -291,11 +291,12 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves on until nothing is in progress, the bound is reached, or it is to end a second time.
+/// Serves until nothing is in progress, the time limit is reached, or a second order ends the proxy.
 ///
-/// Connections are accepted until nothing is in progress, for half of the time at most: clients that do not know yet that
-/// the proxy ends are served. Then the listeners close, so that no client is cut who has come last. Where they live on, none
-/// is accepted any more: those that come are the next process'. Where that serves already, streams have a bound of their own.
+/// Connections are accepted while something is in progress, but for half of the time at most, so that clients that do
+/// not know yet that the proxy is ending are served. Then the listeners close, so that the last clients have time as
+/// well. If a broker keeps the listeners, no connection is accepted: new ones belong to the next process. If that
+/// serves already, open streams have a time limit of their own.
 async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
@@ -308,7 +309,7 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
             worker.drain().await;
         }
         let began = Instant::now();
-        // A worker answers after it has done what it was told before.
+        // A worker answers after it has handled earlier orders, so all of them drain now.
         state.load().await;
         state.workers_drain.send_replace(true);
         if departure == Departure::Last {
@@ -331,23 +332,23 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
     }
 }
 
-/// Tells the supervisor of a proxy that serves one workload, if it has one, how far that one is.
+/// Reports the state of a proxy that serves one workload to its supervisor, if it has one.
 fn report(setup: &Setup, state: MemberState) {
     let Some(supervisor) = &setup.supervisor else { return };
     if let Err(error) = supervisor.send(&MemberReport { number: 0, state }, &[]) {
-        // One that has ended ends this process.
+        // If the supervisor has ended, this process ends, too.
         tracing::error!(%error, ?state, "the supervisor cannot be told");
     }
 }
 
-/// Has workers accept no more connections.
+/// Lets workers accept no more connections.
 async fn close(workers: &[Worker], departure: Departure) {
     let mut closing = Vec::new();
     for worker in workers {
         closing.extend(worker.close(departure).await);
     }
     for closed in closing {
-        // A worker that has ended accepts nothing, too.
+        // A worker that has ended accepts nothing either.
         let _ended = closed.await;
     }
 }
@@ -376,7 +377,7 @@ async fn until_idle(
     }
 }
 
-/// Between two looks of a proxy that has drained for this long.
+/// The pause between two checks of a proxy that has drained for this long.
 fn pause(departure: Departure, drained: Duration) -> Duration {
     match departure {
         Departure::Succeeded | Departure::PassedOn if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
@@ -384,11 +385,11 @@ fn pause(departure: Departure, drained: Duration) -> Duration {
     }
 }
 
-/// What asks a proxy to end: once to drain, and once more to end at once.
+/// What orders a proxy to end: the first order makes it drain, a second one ends it at once.
 pub(crate) enum EndOrders {
-    /// Signals of the process, and orders of its supervisor.
+    /// The signals of the process, and orders of its supervisor.
     Signals(Signals, Option<Rc<AsyncChannel>>),
-    /// An order for one of several proxies in a process.
+    /// Orders for one of several workloads in a process.
     Order(watch::Receiver<Departure>),
 }
 
@@ -400,20 +401,22 @@ impl EndOrders {
                 departure = ordered(supervisor.as_deref()) => departure,
             },
             Self::Order(order) => {
-                // A sender that is gone is the end, too.
+                // If the sender was dropped, the process is ending, too.
                 let _ended = order.changed().await;
                 *order.borrow_and_update()
             }
         }
     }
 
-    /// What ends a proxy at once that leaves. That another process has succeeded it, which a supervisor may say twice, does not.
+    /// Waits for what ends a draining proxy at once. A repeated order to leave does not, because a supervisor may send
+    /// it twice.
     async fn again(&mut self) {
         while self.next().await == Departure::PassedOn {}
     }
 }
 
-/// How a supervisor has the proxy end. Its own end is none: the kernel ends the proxy with it.
+/// Waits for the supervisor's order to end. It does not return when the supervisor ends: then the kernel ends the
+/// proxy.
 async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
     let Some(supervisor) = supervisor else { return std::future::pending().await };
     loop {
@@ -422,7 +425,7 @@ async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
             Ok(Some((ProxyOrder::Leave { succeeded: false, .. }, _))) => return Departure::Last,
             Ok(Some((ProxyOrder::Join { .. }, _))) => {}
             Ok(None) => return std::future::pending().await,
-            // A supervisor of a later version may know others.
+            // A supervisor of a later version may send other orders.
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 tracing::warn!(%error, "an order of the supervisor is not understood");
             }
@@ -462,7 +465,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel denied the proxy the certificate of its kubelet, and it used its token.
+    /// Regression: a confined proxy could not read the certificate of its kubelet, and used its token instead.
     #[test]
     fn a_confined_proxy_reads_the_certificate_of_its_kubelet() {
         let flags = Flags::try_parse_from([

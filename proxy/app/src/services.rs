@@ -1,4 +1,4 @@
-//! How the inbound side reaches external authorizers: through the outbound side, which it does not know.
+//! Lets the inbound side reach external authorizers through the outbound side, which it does not depend on.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use leno_outbound::{ServicePort, Services};
 use leno_types::ServiceName;
 use tokio::io::{DuplexStream, duplex};
 
-/// Bytes that wait in each direction: the head of most requests.
+/// Bytes that are buffered in each direction: the size of most request heads.
 const PIPE: usize = 16 << 10;
 
-/// The services of the mesh, as the worker's outbound side reaches them.
+/// The services of the mesh, reached through the worker's outbound side.
 #[derive(Debug)]
 pub(crate) struct OfOutbound(pub(crate) Services);
 

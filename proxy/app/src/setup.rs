@@ -1,4 +1,4 @@
-//! What both ways to run have in common, once configuration has been read.
+//! The setup that is common to proxies with and without a control plane, once their configuration was read.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -35,40 +35,40 @@ use crate::worker::Plan;
 
 pub(crate) mod memory;
 
-/// Descriptors kept for everything that is not a proxied connection.
+/// Descriptors that are reserved for everything but proxied connections.
 const RESERVED_DESCRIPTORS: u64 = 256;
-/// A proxied connection holds one socket on either side, and up to four pipe ends while spliced.
+/// A proxied connection uses one socket on either side, and up to four pipe ends while it is spliced.
 const DESCRIPTORS_PER_CONNECTION: u64 = 3;
-/// For so many connections there may be one tunnel of HBONE, which holds one socket: it is read and written without pipes.
+/// There may be one HBONE tunnel for this many connections. A tunnel uses one socket and no pipes.
 pub(crate) const CONNECTIONS_PER_TUNNEL: usize = 4;
-/// Fewest connections a worker takes, whatever the limit on descriptors.
+/// Fewest connections that a worker accepts, even if the limit on descriptors is lower.
 const MIN_CONNECTIONS: u64 = 64;
 
-/// Everything a proxy is made of.
+/// The configuration and state of a proxy.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) instance: InstanceName,
-    /// Everything is known already; there is no control plane to wait for.
+    /// The configuration is complete; there is no control plane to wait for.
     pub(crate) is_static: bool,
     pub(crate) workers: u16,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
-    /// The sockets of the workload's network namespace, where that is not the process' own; for one worker.
+    /// The sockets of the workload's network namespace, if that is not the process' own; for one worker.
     pub(crate) handed: RefCell<Option<Handed>>,
-    /// The listener of the admin server, where a broker has handed one over, until it is taken.
+    /// The listener of the admin server, if a broker has handed one over, until it is used.
     pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
     /// Another process serves the workload until this one does.
     pub(crate) succeeds: bool,
     /// The supervisor of a proxy that serves one workload, if it has one.
     pub(crate) supervisor: Option<Rc<AsyncChannel>>,
-    /// Where a workload that shares its process reports what becomes of it.
+    /// Sends the reports of a workload that shares its process.
     pub(crate) reports: Option<Reports>,
-    /// How often its workers have stalled before, in this process.
+    /// How often its workers have stalled before in this process.
     pub(crate) stalls: u64,
-    /// The descriptors of this process are divided by it.
+    /// The process' descriptors are divided by this number.
     pub(crate) sharing: u16,
-    /// It serves clients of services, as far as discovery says that it is their waypoint.
+    /// It may serve clients of services, if discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
     /// Its first worker carries datagrams.
     pub(crate) datagrams: bool,
@@ -79,37 +79,37 @@ pub(crate) struct Setup {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) keyring: Keyring,
     pub(crate) identity: watch::Receiver<IdentityState>,
-    /// Where the application gets certificates of its own.
+    /// Issues certificates for the application itself.
     pub(crate) application_identity: Option<ApplicationIdentity>,
     pub(crate) probes: Probes,
-    /// The addresses from which a kubelet sends probes to the workload itself; none for a sidecar.
+    /// The addresses from which a kubelet sends probes to the workload; empty for a sidecar.
     pub(crate) kubelet: Vec<IpAddr>,
     pub(crate) drain_timeout: Duration,
-    /// The same, where another process takes new connections meanwhile.
+    /// The time limit for draining while another process accepts new connections.
     pub(crate) handover_timeout: Duration,
-    /// How long a response may take to begin while nothing moves, where no policy says.
+    /// How long a response may take to begin while no byte moves, if no policy sets it.
     pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<AccessLog>,
-    /// What the workers share with the admin server.
+    /// The taps, which the workers share with the admin server.
     pub(crate) taps: Taps,
-    /// Which requests have spans, and where these go.
+    /// Which requests have spans, and where the spans are sent.
     pub(crate) traces: Option<TracePlan>,
-    /// The meshes under whose names metrics are served too.
+    /// The meshes whose metric names are served in addition.
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
-    /// Who of the network gets metrics; without any, everyone does.
+    /// The network addresses that may request metrics; without any, all may.
     pub(crate) scrapers: Vec<Cidr>,
     /// The workload that the instance belongs to.
     pub(crate) workload: String,
     pub(crate) budget: Budget,
     /// Most new connections a second of a workload that shares its process.
     pub(crate) connection_rate: Option<NonZeroU32>,
-    /// What the workers share of the workload's rate limits.
+    /// The part of the workload's rate limits that the workers share.
     pub(crate) limit_table: LimitTable,
 }
 
-/// What the broker of a workload's network namespace has handed over.
+/// The sockets that the broker of a workload's network namespace has handed over.
 #[derive(Debug)]
 pub(crate) struct Handed {
     pub(crate) outbound: Vec<OwnedFd>,
@@ -118,7 +118,8 @@ pub(crate) struct Handed {
 }
 
 impl Handed {
-    /// The listeners, outbound and inbound. From here on the calling thread uses sockets of the namespace alone.
+    /// Returns the listeners, outbound and inbound. From here on the calling thread only uses sockets of that
+    /// namespace.
     pub(crate) fn enter(self) -> anyhow::Result<(Vec<Listener>, Vec<Listener>)> {
         let adopt = |sockets: Vec<OwnedFd>| -> std::io::Result<Vec<Listener>> {
             sockets.into_iter().map(Listener::adopt).collect()
@@ -128,16 +129,16 @@ impl Handed {
     }
 }
 
-/// The access log, as workers are told of it.
+/// The access log of a worker.
 #[derive(Clone, Debug)]
 pub(crate) enum AccessLog {
-    /// Lines, by a thread that all workers share.
+    /// Lines, written by a thread that all workers share.
     Lines(Log),
-    /// Records, which each worker exports by itself.
+    /// Records, which each worker exports itself.
     Records(Layout),
 }
 
-/// Who the proxy is, as far as it has a certificate.
+/// The identity of the proxy, and the state of its certificate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdentityState {
     pub(crate) name: Option<Identity>,
@@ -154,7 +155,7 @@ impl IdentityState {
 }
 
 impl Setup {
-    /// What both ways to run have in common: by the flags, with everything else as with a control plane.
+    /// The common setup, from the flags. All other fields are set as with a control plane.
     pub(crate) fn new(
         flags: &Flags,
         instance: InstanceName,
@@ -196,7 +197,7 @@ impl Setup {
             drain_timeout: Duration::from_secs(flags.drain_timeout_s),
             handover_timeout: Duration::from_secs(flags.handover_timeout_s),
             response_wait: match flags.response_wait_s {
-                // No bound of its own.
+                // Zero means no bound.
                 0 => Duration::MAX,
                 seconds => Duration::from_secs(seconds),
             },
@@ -209,7 +210,7 @@ impl Setup {
         })
     }
 
-    /// What one worker is made of.
+    /// The plan of one worker.
     pub(crate) fn plan(&self, number: u16) -> Plan {
         let listened = self.outbound.iter().chain(&self.inbound).chain(&self.admin);
         Plan {
@@ -225,7 +226,8 @@ impl Setup {
             inbound: self.inbound.clone(),
             own_ports: listened.map(|address| address.port()).collect(),
             is_waypoint: self.is_waypoint,
-            // One socket takes all packets of QUIC, for connections in both directions.
+            // Only one worker carries datagrams, because one socket receives all QUIC packets, for connections in both
+            // directions.
             datagrams: self.datagrams && number == 0,
             handed: self.handed.take(),
             kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
@@ -243,7 +245,7 @@ impl Setup {
     }
 }
 
-/// The access log, whose thread starts here if it has one.
+/// The access log. Its thread, if it needs one, is started here.
 pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<AccessLog>> {
     let AccessSettings { form, layout } = flags.access_log.clone();
     match form {
@@ -260,8 +262,8 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
     Budget::new(flags.memory_budget.unwrap_or_else(memory::default_budget))
 }
 
-/// Connections of one worker, whose proxy has this share of the process: as many as descriptors allow, so that `accept` never fails for want
-/// of one.
+/// Most connections of one worker, for a proxy with this share of the process: as many as descriptors permit, so that
+/// `accept` never fails for lack of one.
 #[expect(clippy::arithmetic_side_effects, reason = "no divisor is zero")]
 fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();
@@ -274,8 +276,8 @@ fn max_connections(workers: u16, sharing: u16) -> usize {
     usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)
 }
 
-/// How many descriptors the process may have: all that its hard limit allows. The soft limit is often
-/// 1,024 for the sake of programs that use select(2).
+/// The number of descriptors that the process may use: its hard limit. The soft limit is often 1,024 because of
+/// programs that use select(2).
 fn descriptors() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
     let raised = soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();

@@ -1,5 +1,5 @@
-//! Whether a worker's connections to and from other proxies still stand: they end with a revocation, and with the
-//! certificates of their peers unless these are renewed.
+//! Ends a worker's connections to and from other proxies when a certificate is revoked, or when the peer's certificate
+//! expires without renewal.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use leno_transport::{CONNECT_TIMEOUT, connect, spawn_contained};
 pub(crate) struct Standing {
     connector: Connector,
     registry: Rc<Registry>,
-    /// Set while a task renews: one server after the other, since none of it is urgent.
+    /// Set while a task renews connections: one server after the other, because that is not urgent.
     renews: Rc<Cell<bool>>,
 }
 
-/// A task that renews, as long as it is there.
+/// Marks that a task renews, until it is dropped.
 struct Renewing(Rc<Cell<bool>>);
 
 impl Drop for Renewing {
@@ -39,12 +39,12 @@ impl Standing {
         }
     }
 
-    /// Takes a client's next certificate.
+    /// Applies a client's next certificate to its connection.
     pub(crate) fn apply(&self, renewal: &Renewal) {
         self.registry.count_many(Counter::InboundRenewed, renewal.apply());
     }
 
-    /// Ends the connections whose peers' certificates have ended, and renews those for which it is time.
+    /// Ends the connections whose peers' certificates have expired, and renews those that are due.
     pub(crate) fn sweep(&self, credentials: Option<&TlsConfigs>, renewals: RenewalsArrive) {
         let Some(configs) = credentials else { return };
         self.registry.count_many(Counter::Expired, configs.end_expired(renewals));

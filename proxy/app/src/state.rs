@@ -1,4 +1,4 @@
-//! What the admin server shows and does.
+//! The state of the proxy that the admin server shows and changes.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -31,10 +31,10 @@ use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 use crate::{known, node};
 
-/// Longest wait until all workers drain: one that stalls does not hold the answer up.
+/// Longest wait until all workers have begun to drain. A stalled worker must not delay the response.
 const DRAIN_BEGINS: Duration = Duration::from_secs(1);
 
-/// The proxy as the admin server sees it. Lives on the control thread.
+/// The proxy from the admin server's side. Lives on the control thread.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) instance: InstanceName,
@@ -43,28 +43,28 @@ pub(crate) struct State {
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
-    /// Who of the network gets metrics; without any, everyone does.
+    /// The network addresses that may request metrics; without any, all may.
     pub(crate) scrapers: Vec<Cidr>,
     pub(crate) workers: RefCell<Vec<Worker>>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) identity: watch::Receiver<IdentityState>,
-    /// Where the application gets certificates of its own.
+    /// Issues certificates for the application itself.
     pub(crate) application_identity: Option<ApplicationIdentity>,
-    /// Whether it is configured where the application listens.
+    /// Whether the address of the application is configured.
     pub(crate) has_application: bool,
-    /// What applications see of their clients, where the workload's network namespace is not the process' own.
+    /// The client address that applications see, if the workload's network namespace is not the process' own.
     pub(crate) shown: Option<Shown>,
-    /// Whether the proxy was told to serve only in a namespace that a node's agent has captured.
+    /// Whether the proxy must only serve in a namespace that a node's agent has captured.
     pub(crate) awaits_capture: bool,
-    /// Whether it waits for that now.
+    /// Whether it is waiting for that now.
     pub(crate) uncaptured: Cell<bool>,
     pub(crate) probes: Probes,
     pub(crate) taps: Taps,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
-    /// Whether all workers drain.
+    /// Set when all workers drain.
     pub(crate) workers_drain: watch::Sender<bool>,
     /// How often workers of the workload have stalled, as far as this process knows.
     pub(crate) stalls: Cell<u64>,
@@ -74,7 +74,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// What the application sees as the address of its clients.
+    /// Which client address the application sees.
     fn application_sees(&self) -> &'static str {
         match self.shown {
             _ if self.has_application => "kernel-choice",
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Why the proxy cannot serve, if it cannot.
+    /// Why the proxy is not ready, if it is not.
     pub(crate) fn not_ready(&self) -> Option<&'static str> {
         if self.draining.get() {
             Some("draining")
@@ -109,7 +109,7 @@ impl State {
         let _late = timeout(DRAIN_BEGINS, workers_drain.wait_for(|drain| *drain)).await;
     }
 
-    /// What all workers have in progress.
+    /// The sum of what all workers have in progress.
     #[expect(clippy::arithmetic_side_effects, reason = "sums of what is in memory")]
     pub(crate) async fn load(&self) -> Load {
         let workers = self.workers.borrow().clone();
@@ -128,7 +128,7 @@ impl State {
         sum
     }
 
-    /// The page of metrics in a form.
+    /// The page of metrics in this format.
     pub(crate) async fn metrics(&self, form: PageForm) -> Bytes {
         let own = if self.metrics_compat.is_any() { self.own() } else { OwnWorkload::default() };
         let compat = (self.metrics_compat, &own);
@@ -136,7 +136,7 @@ impl State {
         form.render(&counted, &measured, compat)
     }
 
-    /// What metrics under the names of other meshes say of the workload.
+    /// The labels of the workload in metrics with the names of other meshes.
     fn own(&self) -> OwnWorkload {
         let identity = self.identity.borrow().name.clone();
         OwnWorkload {
@@ -150,7 +150,7 @@ impl State {
         }
     }
 
-    /// What audit policies have matched since the proxy started, as JSON.
+    /// The matches of audit policies since the proxy started, as JSON.
     pub(crate) async fn audited(&self) -> String {
         let counted = self.counted().await;
         let request = |(request, count): (&AuditedRequest, u64)| {
@@ -164,7 +164,7 @@ impl State {
         json!({"requests": requests, "not_kept": counted.audited_not_kept()}).to_string()
     }
 
-    /// The counts of all workers.
+    /// The sum of all workers' counts.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
         // Panics of the admin server's own tasks: they run on this thread. Workloads that share it have them all.
@@ -219,7 +219,7 @@ impl State {
         measured
     }
 
-    /// The certificate in use.
+    /// The metrics of the certificate in use.
     fn proven(&self) -> Vec<Measured> {
         let identity = self.identity.borrow();
         let ends = identity.not_after.map(|not_after| {
@@ -240,12 +240,12 @@ impl State {
         ends.into_iter().chain(name).collect()
     }
 
-    /// How far the removal of the mesh has gone, as the control plane says.
+    /// How far the mesh's removal has come, by the control plane.
     fn removal(&self) -> Removal {
         self.policy.borrow().as_ref().map(|policy| policy.removal).unwrap_or_default()
     }
 
-    /// Says in the log that the mesh is being removed, and how far, until the process ends.
+    /// Logs when the mesh is being removed, and each step, until the process ends.
     pub(crate) async fn tell_of_removal(&self) {
         let (mut policy, mut before) = (self.policy.clone(), Removal::None);
         loop {
@@ -265,25 +265,25 @@ impl State {
         }
     }
 
-    /// Whether its namespace is captured now; none where that is nobody's to say: the proxy was not told to
-    /// wait for it, or may not look.
+    /// Whether its namespace is captured now; `None` if that is not known: the proxy was not told to wait for the
+    /// capture, or may not read the mark.
     fn captured(&self) -> Option<bool> {
         let file = std::path::Path::new(ports::RESERVED_FILE);
         self.awaits_capture.then(|| is_marked(file).ok()).flatten()
     }
 
-    /// `None` before there is a worker.
+    /// `None` if there is no worker yet.
     fn max_connections(&self) -> Option<usize> {
         let workers = self.workers.borrow();
         (!workers.is_empty()).then(|| workers.iter().map(|worker| worker.max_connections).sum())
     }
 
-    /// All workers share one.
+    /// The budget, which all workers share.
     fn budget(&self) -> Option<Budget> {
         self.workers.borrow().first().map(|worker| worker.budget)
     }
 
-    /// What the proxy believes, as JSON.
+    /// The configuration that is in effect, as JSON.
     pub(crate) async fn config(&self) -> String {
         let status = self.directory.status();
         let load = self.load().await;
@@ -381,7 +381,7 @@ fn cut(count: u64) -> Measured {
     }
 }
 
-/// The memory that a proxy may use, and its part of what it shares with others of its process.
+/// The memory that a proxy may use, and its part of the pool that it shares with others of its process.
 fn memory(budget: Budget) -> [Measured; 3] {
     let pool = budget.pool();
     [
@@ -412,7 +412,7 @@ fn fips() -> Measured {
     )
 }
 
-/// How the proxy stands with its control plane.
+/// The state of the connection to the control plane.
 fn discovery(status: &Status) -> Vec<Measured> {
     let count = |name, help, value: u64| {
         let value = value as f64;
@@ -453,7 +453,7 @@ fn discovery(status: &Status) -> Vec<Measured> {
     ]
 }
 
-/// Connections and streams of HTTP/2 that are open, those that clients made and those to servers.
+/// The open HTTP/2 connections and streams, of clients and to servers.
 fn http2(load: &Load) -> Vec<Measured> {
     const SIDES: [&str; 2] = [r#"with="client""#, r#"with="server""#];
     let of = |name, help, value: fn(&Open) -> u64| {
@@ -469,7 +469,7 @@ fn http2(load: &Load) -> Vec<Measured> {
     connections.chain(streams).collect()
 }
 
-/// Names outside of the mesh.
+/// The metrics of names outside of the mesh.
 fn names(counts: &Counts) -> Vec<Measured> {
     let resolved = |labels, value: u64| Measured {
         kind: Kind::Counter,
@@ -496,7 +496,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
     ]
 }
 
-/// The Workload API, as the application uses it.
+/// The use of the Workload API by the application.
 fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     let ApplicationCounts { connections, refused, silent, svids } = counts;
     let count = |name, help, value: u64| Measured {
@@ -527,7 +527,7 @@ fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     ]
 }
 
-/// Taps and what became of the requests that they matched.
+/// The open taps, and the results for requests that they matched.
 fn taps(taps: &Taps) -> Vec<Measured> {
     let counted = taps.counted();
     let count = |labels, value: u64| Measured {
@@ -552,7 +552,7 @@ fn taps(taps: &Taps) -> Vec<Measured> {
     ]
 }
 
-/// What came of the kubelet's probes.
+/// The results of the kubelet's probes.
 fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
     const RESULTS: [&str; 3] = [r#"result="success""#, r#"result="failure""#, r#"result="shared""#];
     RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {

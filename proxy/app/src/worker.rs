@@ -42,10 +42,10 @@ use crate::services::OfOutbound;
 use crate::setup::{AccessLog, CONNECTIONS_PER_TUNNEL, Handed};
 use crate::standing::Standing;
 
-/// How often idle connections and destinations are looked through.
+/// How often idle connections and destinations are checked.
 const SWEEP: Duration = Duration::from_secs(5);
-/// What an open connection is charged: its task with what belongs to it (5 KiB measured in plaintext,
-/// more with a TLS session), and the two smallest buffers that it may hold however short memory is.
+/// The memory that is charged for an open connection: its task with its state (5 KiB measured in plaintext, more with a
+/// TLS session), and the two smallest buffers, which it may have however short memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
 /// The time within which all clients of a process that another one succeeds are told to go there. A supervisor that ends gives its
 /// processes 5 s.
@@ -53,11 +53,11 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(4);
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
 const MAX_COMMANDS: usize = 16;
 
-/// Events that a worker takes from the kernel at once. The runtime makes room for 1024 otherwise, 12 KiB; a worker that has more takes
-/// the others after it has dealt with these.
+/// Events that a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
+/// events are taken once these are handled.
 const MAX_EVENTS: usize = 256;
 
-/// Everything a worker is made of, to be sent to its thread.
+/// Everything that a worker needs, to be sent to its thread.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
@@ -66,48 +66,49 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
-    /// What both use, for the sake of revocations and ends.
+    /// The credentials of both sides, in order to apply revocations and expiry.
     pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
-    /// Where the proxy listens, the admin server too.
+    /// The ports of the proxy itself, including that of the admin server.
     pub(crate) own_ports: Vec<u16>,
-    /// It serves clients of services, as far as discovery says that it is their waypoint.
+    /// It may serve clients of services, if discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
     /// It carries datagrams.
     pub(crate) datagrams: bool,
-    /// The sockets of another network namespace, in place of listeners of this one.
+    /// The sockets of another network namespace, instead of listeners of this one.
     pub(crate) handed: Option<Handed>,
-    /// What a kubelet asks the workload itself.
+    /// The probes that a kubelet sends to the workload itself.
     pub(crate) kubelet: Option<KubeletCalls>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) taps: Taps,
     pub(crate) traces: Option<TracePlan>,
-    /// Most connections open at once; one more is refused.
+    /// Most open connections; further ones are refused.
     pub(crate) max_connections: usize,
-    /// Most new connections a second of the workload, and of each client of it; `None`: as many as come.
+    /// Most new connections a second of the workload, and of each of its clients; `None`: unlimited.
     pub(crate) connection_rate: Option<NonZeroU32>,
-    /// What its buffers and connections are charged to.
+    /// The budget to which buffers and connections are charged.
     pub(crate) budget: Budget,
     /// How many workers there are.
     pub(crate) workers: u16,
-    /// What they share of the workload's rate limits.
+    /// The part of the workload's rate limits that the workers share.
     pub(crate) limit_table: LimitTable,
 }
 
-/// What becomes of the listeners of a proxy that ends.
+/// What happens to the listeners of a proxy that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Departure {
-    /// Nothing listens for its workload any more.
+    /// No process will listen for its workload.
     Last,
-    /// They live on in the workload's broker: what waits in their queues is the next process', which starts after this one.
+    /// The workload's broker keeps them. Connections in their queues wait for the next process, which starts after this
+    /// one has ended.
     Replaced,
-    /// Another process accepts from them already, so that streams may end in this one by themselves.
+    /// Another process accepts from them already, so streams have time to end here.
     Succeeded,
-    /// The same, but that the other process has listeners of its own on the same ports.
+    /// Like `Succeeded`, but the other process has its own listeners on the same ports.
     PassedOn,
 }
 
@@ -125,29 +126,29 @@ impl Departure {
 /// What a worker is asked.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Everything counted so far.
+    /// Send all counts so far.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// What is in progress and open.
+    /// Send what is in progress and open.
     Load(oneshot::Sender<Load>),
-    /// Finish: close HTTP connections after their next response, or the streams that they have.
+    /// Drain: close HTTP/1 connections after their next response, and HTTP/2 connections after their open streams.
     Drain,
-    /// Close the listeners; answered when they are. Connections that clients have begun are served, unless the listeners live
-    /// on elsewhere.
+    /// Close the listeners, and answer when that is done. Connections that were accepted or are in the queue are
+    /// served, unless the listeners live on elsewhere.
     Close(Departure, oneshot::Sender<()>),
 }
 
 /// What a worker has in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Requests and relays.
+    /// Requests and relays in progress.
     pub(crate) busy: usize,
-    /// Accepted connections, idle ones too.
+    /// Accepted connections, including idle ones.
     pub(crate) connections: usize,
-    /// Bytes that buffers and connections are charged.
+    /// Bytes that are charged for buffers and connections.
     pub(crate) charged: usize,
-    /// HTTP/2 that clients opened, and that was opened to servers.
+    /// HTTP/2 connections from clients, and to servers.
     pub(crate) http2: [leno_h2::Open; 2],
-    /// Of the worker that carries datagrams.
+    /// Set if the worker carries datagrams.
     pub(crate) datagrams: Option<DatagramLoad>,
 }
 
@@ -155,13 +156,13 @@ pub(crate) struct Load {
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     commands: mpsc::Sender<Command>,
-    /// Where it listens, outbound first.
+    /// The addresses that it listens on, outbound first.
     pub(crate) listening: Vec<SocketAddr>,
-    /// What it shares with the other workers.
+    /// The memory budget, which it shares with the other workers.
     pub(crate) budget: Budget,
-    /// Most connections that it has open.
+    /// Most connections that it may have open.
     pub(crate) max_connections: usize,
-    /// Whether it comes round.
+    /// Shows whether it stalls.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -171,7 +172,7 @@ impl Worker {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
-        // A process of several workloads has threads of the same number for each of them.
+        // A process with several workloads has threads with the same number for each of them.
         let name = match plan.handed {
             Some(_) => format!("w:{}", plan.instance),
             None => format!("worker-{number}"),
@@ -203,7 +204,8 @@ impl Worker {
         let _ended = self.commands.send(Command::Drain).await;
     }
 
-    /// Has it accept no more connections; what is returned is ready once that is so. `None`: it has ended.
+    /// Lets it accept no more connections; the receiver resolves when the listeners are closed. `None` if the worker
+    /// has ended.
     pub(crate) async fn close(&self, departure: Departure) -> Option<oneshot::Receiver<()>> {
         let (answer, closed) = oneshot::channel();
         self.commands.send(Command::Close(departure, answer)).await.ok()?;
@@ -219,28 +221,28 @@ fn run(
     pulse.begin();
     plan.budget.enter();
     reclaim::find_stack();
-    // Its tasks wait in the scheduler's own queue. A `LocalSet` would be one more scheduler in it.
+    // The tasks use the scheduler of the runtime. A `LocalSet` would add a second scheduler.
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS);
     let runtime = match builder.build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
         Err(error) => {
-            // Nobody waits any more only when the process is ending.
+            // The receiver is only gone if the process is ending.
             let _ending = listening.send(Err(error.into()));
             return;
         }
     };
     runtime.block_on(Box::pin(serve((plan, &pulse), commands, listening)));
-    // What its tasks hold is dropped with them.
+    // Dropping the runtime drops its tasks and what they own.
     drop(runtime);
     budget::leave();
 }
 
-/// How connections are counted that wait for their turn, and that are refused for those before them.
+/// The counters of outbound connections that were delayed, and that were reset, because of earlier ones.
 const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
 const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
 
-/// The client of an accepted connection, and the address that it was accepted at.
+/// The client of an accepted connection, and the local address.
 type Accepted = (SocketAddr, SocketAddr);
 
 /// The state of a worker's thread.
@@ -250,42 +252,42 @@ pub(crate) struct Planes {
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     admission: Rc<Admission>,
-    /// How many new connections there may be, outbound and inbound.
+    /// Limits the rate of new connections, outbound and inbound.
     paces: Option<RefCell<(Pace, Paces)>>,
     standing: Standing,
     /// The tasks that accept connections. They end with `open`.
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// The tasks that serve connections of the workload.
     serving: Rc<Tasks<Box<Arrived>>>,
-    /// How it ended that connections are accepted; `None`: they are.
+    /// Set when connections are no longer accepted, with the reason; `None` while they are.
     open: watch::Sender<Option<Departure>>,
-    /// How many workers accept on the same ports.
+    /// The number of workers that accept on the same ports.
     workers: u16,
-    /// What exports spans and records of the access log, if there are any.
+    /// The exporters of spans and of records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
-    /// Panics of this thread that are counted in the registry.
+    /// How many panics of this thread the registry has counted.
     panics: Cell<u64>,
-    /// Connections of this thread that went on in memory and are counted in the registry, outbound and inbound.
+    /// How many in-memory connections of this thread the registry has counted, outbound and inbound.
     in_process: Cell<[u64; 2]>,
-    /// Answers of this thread that were not read and are counted in the registry.
+    /// How many unread responses of this thread the registry has counted.
     unread_answers: Cell<u64>,
-    /// Announcements of destroyed sockets that this thread has lost and are counted in the registry.
+    /// How many lost announcements of destroyed sockets the registry has counted.
     lost_announcements: Cell<u64>,
-    /// Connections of this thread to itself that were refused and are counted in the registry.
+    /// How many refused connections to the proxy itself the registry has counted.
     refused_passages: Cell<u64>,
-    /// What carries datagrams, if the workload has any.
+    /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
 }
 
-/// A connection of the workload that was admitted. In a box, so that the task which serves it needs no room for this besides
-/// what it does.
+/// An admitted connection of the workload. It is boxed, so that the task that serves it needs no space for this as
+/// well.
 struct Arrived {
     planes: Rc<Planes>,
     stream: TcpStream,
-    /// Where it was accepted.
+    /// The local address at which it was accepted.
     listener: SocketAddr,
     turn: Duration,
-    /// It counts as open until this is dropped.
+    /// The connection counts as open until this is dropped.
     open: (Charge, Admitted),
 }
 
@@ -297,7 +299,7 @@ async fn serve(
     let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&mut plan).await {
         Ok(sockets) => sockets,
         Err(error) => {
-            // Nobody waits any more only when the process is ending.
+            // The receiver is only gone if the process is ending.
             let _ending = listening.send(Err(error));
             return;
         }
@@ -323,11 +325,9 @@ async fn serve(
     if let Some(sockets) = datagrams
         && let Err(error) = planes.carry(sockets, credentials.clone())
     {
-        // As above.
         let _ending = listening.send(Err(error));
         return;
     }
-    // As above.
     let _ending = listening.send(Ok(addresses));
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
@@ -337,7 +337,7 @@ async fn serve(
                 None => return,
             },
             () = pulse.asked() => pulse.turn(),
-            // It ends with the process.
+            // The sender lives as long as the process.
             Ok(()) = policy.changed() => {
                 planes.follow(policy.borrow_and_update().as_deref());
                 planes.inbound.follow();
@@ -355,7 +355,7 @@ async fn serve(
     }
 }
 
-/// What a worker listens on.
+/// The sockets of a worker.
 struct Sockets {
     outbound: Vec<Listener>,
     inbound: Vec<Listener>,
@@ -379,7 +379,8 @@ impl Sockets {
     }
 }
 
-/// Waits for the turn of a connection. Few wait: the timer is not part of the task of each.
+/// Waits for the turn of a connection. A function of its own, because few connections wait, and so their tasks need no
+/// space for the timer.
 async fn wait(turn: Duration) {
     if !turn.is_zero() {
         Box::pin(tokio::time::sleep(turn)).await;
@@ -388,26 +389,26 @@ async fn wait(turn: Duration) {
 
 fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     let bind = |address: &SocketAddr| match Listener::bind(*address) {
-        // A machine without IPv6 has no such address; the IPv4 listeners serve it.
+        // A machine without IPv6 has no such address; the IPv4 listeners serve its clients.
         Err(error) if address.is_ipv6() && leno_sockets::is_no_family(&error) => None,
         other => Some(other.with_context(|| format!("listening on {address}"))),
     };
     addresses.iter().filter_map(bind).collect()
 }
 
-/// As many connections as there are descriptors and memory for.
+/// The number of connections for which there are descriptors and memory.
 #[expect(clippy::arithmetic_side_effects, reason = "the divisor is not zero")]
 fn max_connections(plan: &Plan) -> usize {
     let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)
 }
 
-/// Tunnels of HBONE have descriptors beside those of connections.
+/// HBONE tunnels have descriptors of their own, besides those of connections.
 fn max_tunnels(plan: &Plan) -> usize {
     max_connections(plan) / CONNECTIONS_PER_TUNNEL
 }
 
-/// Where this worker counts requests: in memory that the aggregator of flows can read, if the kernel gives it.
+/// The memory in which this worker counts requests. The aggregator of flows can read it, if the kernel supports that.
 fn memory() -> WorkerMemory {
     WorkerMemory::shared().unwrap_or_else(|error| {
         tracing::warn!(%error, "the aggregator of flows cannot read requests");
@@ -415,7 +416,7 @@ fn memory() -> WorkerMemory {
     })
 }
 
-/// What this worker's connections are admitted by.
+/// Decides which connections of this worker are admitted.
 fn admission(plan: &Plan) -> Rc<Admission> {
     let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
         (false, true) => Directions::Outbound,
@@ -425,7 +426,7 @@ fn admission(plan: &Plan) -> Rc<Admission> {
     Admission::new(max_connections(plan), directions)
 }
 
-/// What counts the requests of a worker, and the records of its access log, if they are exported.
+/// The request counters of a worker, and the records of its access log if they are exported.
 fn registry(
     log: Option<AccessLog>,
     taps: Taps,
@@ -464,7 +465,7 @@ impl Planes {
             let counted = (Rc::clone(&registry), Rc::clone(&activity));
             let (of, instance) = (plan.traces.as_ref()?, plan.instance.clone());
             let exporter = Exporter::new(signal, of, instance, &*services, counted);
-            // Settings name a service that there may be.
+            // The settings may name a service that does not exist.
             exporter.inspect_err(|error| tracing::error!(%error, "nothing is exported")).ok()
         };
         let exporters = signals.into_iter().flatten().filter_map(exporter).map(Rc::new).collect();
@@ -478,7 +479,7 @@ impl Planes {
             tls: plan.acceptor,
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
-            // The client's proxy, which knows its policy, waits for the response.
+            // Waiting for the response is up to the client's proxy, which has the policy.
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
             workers: plan.workers,
@@ -519,7 +520,7 @@ impl Planes {
         &self.inbound
     }
 
-    /// Begins to carry datagrams.
+    /// Starts to carry datagrams.
     fn carry(
         self: &Rc<Self>,
         sockets: DatagramSockets,
@@ -529,7 +530,7 @@ impl Planes {
         Ok(())
     }
 
-    /// Takes what the control plane says of the workload, once it has said anything.
+    /// Applies the policy of the workload, if the control plane has sent one.
     fn follow(&self, policy: Option<&ServerPolicy>) {
         if let Some(policy) = policy {
             self.outbound.follow(policy);
@@ -537,7 +538,7 @@ impl Planes {
         }
     }
 
-    /// Has the kernel announce what applications had not read when they closed their connections.
+    /// Subscribes to the kernel's announcements of destroyed sockets, which show what applications had not read.
     fn follow_destroyed(&self) {
         static REPORT: Once = Once::new();
         if let Err(error) = leno_transport::follow_destroyed() {
@@ -554,7 +555,7 @@ impl Planes {
 
     fn answer(&self, command: Command) {
         match command {
-            // Whoever asked may have given up.
+            // The receiver may be gone.
             Command::Snapshot(answer) => {
                 let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
                 let counted = self.panics.replace(panics());
@@ -570,7 +571,7 @@ impl Planes {
                 let counted = self.refused_passages.replace(refused);
                 self.registry
                     .count_many(Counter::OutboundPassages, refused.saturating_sub(counted));
-                // Ejections end by themselves: those of now are told.
+                // Expired ejections are removed first, so that only present ones are reported.
                 self.outbound.sweep();
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
             }
@@ -588,26 +589,27 @@ impl Planes {
             }
             Command::Close(departure, answer) => {
                 self.open.send_replace(Some(departure));
-                // Clients open their flows again at another endpoint, or at the next proxy, which has sockets at the same ports.
+                // Clients open their flows again at another endpoint, or at the next proxy, whose sockets have the same
+                // ports.
                 let datagrams = self.datagrams.take();
                 datagrams.iter().for_each(Datagrams::close);
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
-                        // One that has panicked accepts nothing, too.
+                        // A task that has panicked accepts nothing either.
                         let _ended = task.await;
                     }
                     if let Some(datagrams) = datagrams {
                         datagrams.closed().await;
                     }
-                    // The control thread may end without waiting.
+                    // The control thread may end without waiting for the answer.
                     let _ending = answer.send(());
                 });
             }
         }
     }
 
-    /// Which process gets the renewals of clients.
+    /// Which process receives the renewals of clients.
     fn renewals_arrive(&self) -> RenewalsArrive {
         match *self.open.borrow() {
             Some(Departure::Succeeded | Departure::PassedOn) => RenewalsArrive::Elsewhere,
@@ -625,7 +627,7 @@ impl Planes {
         }
     }
 
-    /// Has a task accept the connections of a listener until the worker closes.
+    /// Spawns a task that accepts connections of a listener until the worker closes.
     fn accept(
         self: &Rc<Self>,
         listener: Listener,
@@ -648,19 +650,19 @@ impl Planes {
             match departure {
                 Some(Departure::Last) => listener.close(serve).await,
                 Some(Departure::PassedOn) => listener.pass_on(planes.workers, serve).await,
-                // One that lives on elsewhere would refuse clients there, too.
+                // A listener that lives on elsewhere must not refuse clients.
                 Some(Departure::Replaced | Departure::Succeeded) | None => {}
             }
         });
         self.accepting.borrow_mut().push(task);
     }
 
-    /// Serves clients of the services that this proxy is the waypoint of. The listener is open to the end: what was
-    /// accepted before a drain goes on to it.
+    /// Serves clients of the services whose waypoint this proxy is. The listener stays open to the end, because
+    /// connections that were accepted before a drain need it until they end.
     fn serve_services(self: &Rc<Self>, passage: Rc<Passage>, listener: Listener) {
         self.inbound.serve_services(Rc::clone(&passage));
         let planes = Rc::clone(self);
-        // Ends with the worker.
+        // The task ends with the worker.
         spawn_local(async move {
             loop {
                 match listener.accept().await {
@@ -673,7 +675,7 @@ impl Planes {
         });
     }
 
-    /// Serves a connection from the inbound side, where its client was admitted.
+    /// Serves a connection from the inbound side, which has admitted its client.
     fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
         let Some(to) = to else {
             tracing::debug!(
@@ -709,7 +711,7 @@ impl Planes {
         }
     }
 
-    /// Charges one more connection; refuses it where memory is short.
+    /// Charges the budget for one more connection; refuses the connection if memory is short.
     fn charge(&self, stream: &mut TcpStream, refused: Counter) -> Option<Charge> {
         if budget::admits() {
             return Some(Charge::new(CONNECTION_BYTES));
@@ -719,13 +721,14 @@ impl Planes {
         None
     }
 
-    /// What becomes of a connection by those that came before it.
+    /// Whether a connection passes, waits or is refused, because of the connections before it.
     fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
         let Some(paces) = &self.paces else { return Arrival::Passes };
         arrive(&mut paces.borrow_mut(), Instant::now())
     }
 
-    /// How long it waits for its turn, which is counted; `None` and a reset for one that there are too many before.
+    /// How long the connection must wait, which is counted. If too many wait already, it is reset, and the result is
+    /// `None`.
     fn turn(
         &self,
         stream: &mut TcpStream,
@@ -746,7 +749,7 @@ impl Planes {
         }
     }
 
-    /// Serves a connection of the workload itself.
+    /// Serves an outbound connection.
     fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, (_, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
         let arrival = self.arrival(|(own, _), now| own.arrive(now));
@@ -759,7 +762,7 @@ impl Planes {
         let (planes, open) = (Rc::clone(self), (charge, admitted));
         let arrived = Arrived { planes, stream, listener, turn, open };
         self.serving.run(Box::new(arrived), async |arrived: Box<Arrived>| {
-            // The box ends here, and not with the connection.
+            // The box is freed here, and not at the end of the connection.
             let Arrived { planes, stream, listener, turn, open: _open } =
                 *std::convert::identity(arrived);
             wait(turn).await;
@@ -767,8 +770,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload. While nothing is known of the client, the task can be ended
-    /// for another connection's sake.
+    /// Serves a connection to the workload. Until its client is known, the task may be ended in favour of another
+    /// connection.
     fn serve_inbound(self: &Rc<Self>, mut stream: TcpStream, (client, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::InboundMemoryBudget) else { return };
         let arrival = self.arrival(|(_, clients), now| clients.arrive(client.ip(), now));

@@ -1,7 +1,7 @@
-//! The socket that the workload's datagrams arrive at.
+//! The socket at which the workload's datagrams arrive.
 //!
-//! The address that a datagram was sent to is a placeholder (`leno_types::source`), which stands for its destination; an
-//! answer is sent from there.
+//! The destination address of a captured datagram is a placeholder (`leno_types::source`), which stands for the real
+//! destination. Answers are sent from the placeholder.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -12,16 +12,16 @@ use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Knows the destinations that placeholders stand for.
+/// Looks up the destinations of placeholders.
 pub trait Destinations: fmt::Debug {
-    /// The destination.
+    /// The destination of a placeholder.
     ///
     /// # Errors
-    /// If there is none: a datagram was sent to the proxy itself.
+    /// If there is none, because a datagram was sent to the proxy itself.
     fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr>;
 }
 
-/// A socket that datagrams of the workload arrive at, with their destinations.
+/// A socket at which datagrams of the workload arrive, with their destinations.
 #[derive(Debug)]
 pub struct Captured {
     io: UdpSocket,
@@ -30,7 +30,7 @@ pub struct Captured {
     is_ipv4: bool,
 }
 
-/// What has arrived: datagrams of one sender.
+/// The result of one read: datagrams of one sender.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) client: SocketAddr,
@@ -40,10 +40,10 @@ pub(crate) struct Arrived {
 }
 
 impl Captured {
-    /// Uses a bound socket, on a thread with a runtime.
+    /// Uses a bound socket. Must be called on a thread with a runtime.
     ///
     /// # Errors
-    /// If it is not usable.
+    /// If the socket is not usable.
     pub fn new(
         socket: std::net::UdpSocket,
         destinations: Rc<dyn Destinations>,
@@ -83,7 +83,7 @@ impl Captured {
         }
     }
 
-    /// Sends an answer, without a wait.
+    /// Sends an answer without waiting.
     pub(crate) fn send(&self, payload: &[u8], from: IpAddr, to: SocketAddr) -> io::Result<()> {
         let transmit = Transmit {
             destination: to,
@@ -97,7 +97,7 @@ impl Captured {
 }
 
 impl Arrived {
-    /// The payloads in the buffer. An empty one is a datagram, too.
+    /// The payloads in the buffer. An empty payload is a datagram, too.
     pub(crate) fn payloads<'b>(&self, buffer: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
         let received = buffer.get(..self.length).unwrap_or_default();
         let empty = received.is_empty().then_some(received);

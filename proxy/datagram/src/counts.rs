@@ -1,4 +1,4 @@
-//! What is counted, for metrics.
+//! The counters for metrics.
 
 use std::cell::Cell;
 
@@ -6,14 +6,14 @@ use quinn::ConnectionError;
 
 macro_rules! counts {
     ($($name:literal $help:literal { $($(#[doc = $doc:literal])+ $variant:ident = $labels:literal,)+ })+) => {
-        /// Something that is counted.
+        /// One counter.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Count {
             $($($(#[doc = $doc])+ $variant,)+)+
         }
 
         impl Count {
-            /// All of them. Those of one metric are adjacent.
+            /// All counters. Those of one metric are adjacent.
             pub const ALL: &'static [Self] = &[$($(Self::$variant),+),+];
 
             /// The metric's name without the suffix `_total`.
@@ -28,7 +28,7 @@ macro_rules! counts {
                 match self { $($(Self::$variant)|+ => $help),+ }
             }
 
-            /// The labels, in the form between the braces.
+            /// The labels, as between the braces of the text format.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $($(Self::$variant => $labels),+),+ }
@@ -61,25 +61,25 @@ counts! {
     "leno_datagrams_dropped" "Datagrams of applications that proxies dropped, by reason." {
         /// Larger than the path allows.
         OutboundTooLarge = r#"direction="outbound",reason="too-large""#,
-        /// More waited in the connection than it has room for.
+        /// The connection's queue was full.
         OutboundCongested = r#"direction="outbound",reason="congested""#,
-        /// More came before the flow was open than may wait.
+        /// The flow was not open yet, and its queue was full.
         OutboundWaiting = r#"direction="outbound",reason="not-open""#,
         /// The flow was refused.
         OutboundRefused = r#"direction="outbound",reason="refused""#,
-        /// Of a flow that has ended.
+        /// It belongs to a flow that has ended.
         OutboundUnknown = r#"direction="outbound",reason="no-flow""#,
-        /// Where it goes is not known: it was sent to the proxy itself, or the kernel's table has no room.
+        /// Its destination is not known: it was sent to the proxy itself, or the kernel's table is full.
         OutboundNoDestination = r#"direction="outbound",reason="no-destination""#,
-        /// The kernel did not take it.
+        /// The kernel did not accept it.
         OutboundUnsent = r#"direction="outbound",reason="unsent""#,
         /// Larger than the path allows.
         InboundTooLarge = r#"direction="inbound",reason="too-large""#,
-        /// More waited in the connection than it has room for.
+        /// The connection's queue was full.
         InboundCongested = r#"direction="inbound",reason="congested""#,
-        /// Of a flow that has ended.
+        /// It belongs to a flow that has ended.
         InboundUnknown = r#"direction="inbound",reason="no-flow""#,
-        /// The application did not take it.
+        /// The application's socket did not accept it.
         InboundUnsent = r#"direction="inbound",reason="unsent""#,
     }
     "leno_datagram_flows" "Flows of datagrams, by what became of them." {
@@ -91,27 +91,27 @@ counts! {
         OutboundFlowRefused = r#"direction="outbound",result="refused""#,
         /// The server's proxy could not be reached, or did not answer in time.
         OutboundFlowFailed = r#"direction="outbound",result="failed""#,
-        /// Ended for a new flow, since there were too many.
+        /// Evicted for a new flow, because there were too many.
         OutboundEvicted = r#"direction="outbound",result="evicted""#,
         /// Ended because there was no datagram for too long.
         OutboundIdle = r#"direction="outbound",result="idle""#,
-        /// Ended because datagrams for its destination go another way now, or nowhere.
+        /// Ended because the route of its destination has changed or is gone.
         OutboundMoved = r#"direction="outbound",result="moved""#,
-        /// Not begun, since there were too many that leave the mesh.
+        /// Refused, because too many flows leave the mesh.
         OutboundOutsideLimit = r#"direction="outbound",result="limit""#,
         /// Opened by a client.
         InboundOpened = r#"direction="inbound",result="opened""#,
         /// Denied by a policy, or to a port that is not declared.
         InboundDenied = r#"direction="inbound",result="denied""#,
-        /// Ended because policies permit it no more.
+        /// Ended because policies no longer permit it.
         InboundRevoked = r#"direction="inbound",result="revoked""#,
         /// Refused or ended because there were too many.
         InboundLimit = r#"direction="inbound",result="limit""#,
         /// Ended because there was no datagram for too long.
         InboundIdle = r#"direction="inbound",result="idle""#,
-        /// The client's proxy said nothing that is a flow.
+        /// The client's proxy has sent an invalid request for a flow.
         InboundMalformed = r#"direction="inbound",result="malformed""#,
-        /// There is no socket towards the application.
+        /// There is no socket to the application.
         InboundFlowFailed = r#"direction="inbound",result="failed""#,
     }
     "leno_datagram_connections" "Connections of QUIC between proxies, by result." {
@@ -119,26 +119,26 @@ counts! {
         OutboundConnected = r#"direction="outbound",result="opened""#,
         /// The handshake failed.
         OutboundConnectFailed = r#"direction="outbound",result="failed""#,
-        /// Not begun, since there were too many.
+        /// Refused, because there were too many.
         OutboundConnectLimit = r#"direction="outbound",result="limit""#,
-        /// Ended because the certificate of the other side has ended or was revoked.
+        /// Ended because the certificate of the peer has expired or was revoked.
         OutboundUnproven = r#"direction="outbound",result="certificate""#,
-        /// Ended because nothing came from the other side for too long.
+        /// Ended because nothing was received for too long.
         OutboundSilent = r#"direction="outbound",result="silent""#,
-        /// Of the proxy of a client.
+        /// From the proxy of a client.
         InboundConnected = r#"direction="inbound",result="opened""#,
         /// The handshake failed.
         InboundConnectFailed = r#"direction="inbound",result="failed""#,
-        /// Refused or ended, since there were too many, also of one address or identity.
+        /// Refused or ended, because there were too many in all, or of one address or identity.
         InboundConnectLimit = r#"direction="inbound",result="limit""#,
-        /// Ended because the certificate of the other side has ended or was revoked.
+        /// Ended because the certificate of the peer has expired or was revoked.
         InboundUnproven = r#"direction="inbound",result="certificate""#,
-        /// Ended because nothing came from the other side for too long.
+        /// Ended because nothing was received for too long.
         InboundSilent = r#"direction="inbound",result="silent""#,
     }
 }
 
-/// How many there are.
+/// The number of counters.
 pub const COUNTS: usize = Count::ALL.len();
 
 /// One number for each [`Count`].
@@ -162,14 +162,14 @@ impl Counts {
         }
     }
 
-    /// Counts a connection that has ended because it was silent.
+    /// Counts a connection that has ended because of its idle timeout.
     pub(crate) fn ended(&self, how: &ConnectionError, silent: Count) {
         if *how == ConnectionError::TimedOut {
             self.count(silent);
         }
     }
 
-    /// All numbers, in the order of [`Count::ALL`].
+    /// All values, in the order of [`Count::ALL`].
     pub(crate) fn all(&self) -> [u64; COUNTS] {
         self.0.each_ref().map(Cell::get)
     }

@@ -1,5 +1,5 @@
-//! Connection IDs of QUIC that begin with a mark of their process, by which the kernel brings it its packets while another process
-//! has the port, too ([`leno_sockets::steer_connections`]).
+//! QUIC connection IDs that begin with a mark of their process. While two processes share a port, the kernel uses the
+//! mark to deliver packets to the right one ([`leno_sockets::steer_connections`]).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use leno_sockets::CONNECTION_ID_BYTES;
 use quinn::{ConnectionId, ConnectionIdGenerator};
 
-/// What the connection IDs of one process begin with.
+/// The first bytes of all connection IDs of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessMark([u8; 4]);
 
 impl ProcessMark {
-    /// One that no other process has, but for one in four billion.
+    /// A random mark. Two processes have the same one with a probability of one in four billion.
     #[must_use]
     pub fn random() -> Self {
         Self(random_bytes(&RandomState::new(), 0))
@@ -23,7 +23,7 @@ impl ProcessMark {
     }
 }
 
-/// Makes the IDs. They need not be secret: a packet belongs to a connection once its keys have shown that.
+/// Generates the IDs. They need not be secret, because packets are authenticated by their keys.
 #[derive(Debug)]
 pub(crate) struct MarkedIds {
     mark: ProcessMark,
@@ -38,7 +38,7 @@ impl MarkedIds {
 }
 
 impl ConnectionIdGenerator for MarkedIds {
-    /// QUIC asks for another one where two are alike.
+    /// QUIC asks for another ID if this one is in use.
     fn generate_cid(&mut self) -> ConnectionId {
         self.made = self.made.wrapping_add(1);
         ConnectionId::new(&[self.mark.0, random_bytes(&self.random, self.made)].concat())

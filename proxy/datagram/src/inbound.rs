@@ -41,30 +41,30 @@ pub(crate) struct Inbound {
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
     places: Shares<Identity>,
-    /// By address, apart those that have shown that it is theirs.
+    /// By address, and by whether the address was validated.
     handshakes: Shares<(IpAddr, bool)>,
     of_clients: Shares<Identity>,
-    /// By the number that QUIC gives each.
+    /// By the number that QUIC gives each connection.
     connections: RefCell<HashMap<usize, (Connection, ProvenPeer)>>,
-    /// What applications send is read into it, within one turn.
+    /// A buffer for one datagram of an application. No task keeps it over an await.
     scratch: RefCell<Box<[u8]>>,
 }
 
 /// The flows of one connection, by the numbers of their streams.
 type Flows = Rc<RefCell<HashMap<u64, Rc<Application>>>>;
 
-/// A flow's way to the application.
+/// The connection of a flow with the application.
 #[derive(Debug)]
 struct Application {
     socket: UdpSocket,
     candidates: Vec<SocketAddr>,
     at: Cell<usize>,
-    /// It has sent something, so that it is found.
+    /// The application has sent something, so its address is right.
     has_answered: Cell<bool>,
     used_at: Cell<Instant>,
 }
 
-/// A flow in the table of its connection.
+/// Removes a flow from the table of its connection when it is dropped.
 struct Listed {
     flows: Flows,
     number: u64,
@@ -116,7 +116,7 @@ impl Inbound {
             let may_begin = is_shown || self.handshakes.held() < HANDSHAKES / 2;
             let place = may_begin.then(|| self.handshakes.take((from, is_shown))).flatten();
             let Some(place) = place else {
-                // A client that may not be asked for its address again has shown it.
+                // If the client's address was validated already, a retry is not possible.
                 if let Err(error) = incoming.retry() {
                     self.counts.count(Count::InboundConnectLimit);
                     error.into_incoming().refuse();
@@ -124,7 +124,7 @@ impl Inbound {
                 continue;
             };
             let inbound = Rc::clone(self);
-            // Ends with the connection.
+            // The task ends with the connection.
             spawn_contained(async move {
                 match place.hold(inbound.prove(incoming)).await {
                     Some(Ok((connection, peer))) => inbound.admit(connection, peer).await,
@@ -138,7 +138,7 @@ impl Inbound {
         }
     }
 
-    /// Serves a connection as long as there is a place for it.
+    /// Serves a connection as long as it has a place.
     async fn admit(self: &Rc<Self>, connection: Connection, peer: ProvenPeer) {
         let served = match self.of_clients.take(peer.identity().clone()) {
             Some(place) => {
@@ -184,7 +184,7 @@ impl Inbound {
                     };
                     let (inbound, flows) = (Rc::clone(self), Rc::clone(&flows));
                     let of = (connection.clone(), peer.clone());
-                    // Ends with the flow. QUIC bounds how many there are.
+                    // The task ends with the flow. QUIC bounds the number of flows.
                     spawn_contained(async move { inbound.flow(of, stream, flows).await });
                 }
                 datagram = connection.read_datagram() => {
@@ -211,7 +211,7 @@ impl Inbound {
         }
     }
 
-    /// The life of a flow.
+    /// Runs a flow until it ends.
     async fn flow(
         &self,
         (connection, peer): (Connection, ProvenPeer),
@@ -231,11 +231,11 @@ impl Inbound {
             Refusal::Idle => Count::InboundIdle,
         });
         tracing::debug!(client = %peer.identity(), reason = refusal.reason(), "a flow of datagrams ends");
-        // A stream that has ended says so by itself.
+        // Resetting fails if the stream has ended, which informs the client as well.
         let _ended = sends.reset(VarInt::from_u32(refusal.code()));
     }
 
-    /// Serves a flow; comes back with an error that the client is to be told.
+    /// Serves a flow. Returns an error that the client must be told.
     async fn opened(
         &self,
         connection: &Connection,
@@ -275,7 +275,7 @@ impl Inbound {
                 tracing::warn!(%error, "no socket for a flow of datagrams");
                 Refusal::Unreachable
             })?);
-        // Before the client sends anything.
+        // Must happen before the client sends anything.
         flows.borrow_mut().insert(number, Rc::clone(&application));
         let _listed = Listed { flows, number };
         if sends.write_all(&[ACCEPTED]).await.is_err() {
@@ -294,14 +294,14 @@ impl Inbound {
             End::Idle => Err(Refusal::Idle),
             End::Revoked => {
                 self.counts.count(Count::InboundRevoked);
-                // Counted as such alone.
+                // The flow is only counted as revoked, so it is reset here.
                 let _ended = sends.reset(VarInt::from_u32(Refusal::Denied.code()));
                 Ok(())
             }
         }
     }
 
-    /// Sends what the application sends, until the flow ends.
+    /// Forwards what the application sends, until the flow ends.
     async fn answer(
         &self,
         connection: &Connection,
@@ -309,7 +309,7 @@ impl Inbound {
         application: &Application,
     ) -> std::convert::Infallible {
         loop {
-            // An error of the socket is told by the read.
+            // If the socket has an error, the read returns it.
             let _readable = application.socket.readable().await;
             self.pass_on(connection, number, application);
             tokio::task::yield_now().await;
@@ -363,12 +363,12 @@ impl Application {
         })
     }
 
-    /// Returns whether the kernel has taken it.
+    /// Returns whether the kernel has accepted it.
     fn send(&self, payload: &[u8]) -> bool {
         self.used_at.set(Instant::now());
         match self.socket.try_send(payload) {
             Ok(_) => true,
-            // What is reported is about the datagram before.
+            // The error belongs to an earlier datagram.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 self.failed(&error);
                 self.socket.try_send(payload).is_ok()
@@ -377,7 +377,7 @@ impl Application {
         }
     }
 
-    /// Nothing listens there: it is looked for elsewhere, unless it was there before.
+    /// Nothing listens at this address: the next candidate is tried, unless the application has answered before.
     fn failed(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::ConnectionRefused || self.has_answered.get() {
             return;
@@ -391,7 +391,7 @@ impl Application {
         }
     }
 
-    /// Waits until there was no datagram for as long as a flow may have none.
+    /// Waits until there was no datagram for [`FLOW_IDLE`](crate::bounds::FLOW_IDLE).
     async fn idle(&self) {
         loop {
             let Some(until) = self.used_at.get().checked_add(FLOW_IDLE) else { return };
@@ -409,7 +409,7 @@ impl Drop for Listed {
     }
 }
 
-/// A connection that is open.
+/// Counts a connection as open until it is dropped.
 struct OpenConnection {
     inbound: Rc<Inbound>,
     number: usize,

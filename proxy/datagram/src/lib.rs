@@ -1,20 +1,21 @@
-//! Datagrams of applications between proxies: QUIC with the mesh's certificates, a flow for each pair of addresses.
+//! Carries datagrams of applications between proxies: over QUIC with the mesh's certificates, with a flow for each pair
+//! of addresses.
 //!
 //! ```text
 //!  application ─► placeholder, port 15001 ─► Outbound ─┬─ QUIC, port 15008 ─► Inbound ─► application
 //!                                                      └─ outside of the mesh, in plaintext
 //! ```
-//! A flow is the datagrams of one socket of a client towards one address of a server. The client's proxy opens a
-//! bidirectional stream for it, which says both addresses; the server's proxy answers with one byte, or resets the stream
-//! with the [`Refusal`]. From then on a datagram of QUIC has the number of the stream and the payload (`wire`). The end of
-//! the stream is the end of the flow.
+//! A flow is the datagrams from one socket of a client to one address of a server. The client's proxy opens a
+//! bidirectional stream for it, and sends both ports on it. The server's proxy answers with one byte, or resets the
+//! stream with the [`Refusal`]. From then on each QUIC datagram has the number of the stream and the payload (`wire`).
+//! The flow ends with the stream.
 //!
-//! Datagrams are lost, late and in another order as with UDP; nothing is sent twice. Everything is bounded ([`bounds`]),
+//! As with UDP, datagrams may be lost, delayed or reordered; none is retransmitted. Everything is bounded ([`bounds`]),
 //! and each bound is counted ([`Count`]).
 //!
-//! This crate knows no policy: [`Routes`] says where a client's datagrams go, and [`Gate`] whether a server takes them. It
-//! knows nothing of kernel programs but what a placeholder is. Read first: [`Datagrams`], then `outbound` and `inbound`.
-//! Everything belongs to one worker thread.
+//! This crate knows no policy: [`Routes`] decides where a client's datagrams go, and [`Gate`] whether a server accepts
+//! them. Of the kernel programs it only knows what a placeholder is. Read first: [`Datagrams`], then `outbound` and
+//! `inbound`. Everything belongs to one worker thread.
 
 #![cfg_attr(
     not(test),
@@ -68,10 +69,10 @@ use inbound::Inbound;
 use outbound::Outbound;
 use quic::Endpoints;
 
-/// A future of this thread.
+/// A future that stays on this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Where the datagrams of a flow go.
+/// The route of a flow's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// To the proxy of a workload, which must have this identity.
@@ -87,16 +88,16 @@ pub enum Route {
     Refused(&'static str),
 }
 
-/// Says where a client's datagrams go.
+/// Decides where a client's datagrams go.
 pub trait Routes: fmt::Debug {
-    /// Where datagrams for this address go, for the flow that begins now.
+    /// The route for datagrams to this address, for a new flow.
     fn route(&self, to: SocketAddr) -> LocalFuture<'_, Route>;
 
-    /// Whether datagrams for this address may still go by this route, as far as is known now.
+    /// Whether datagrams to this address may still use this route, as far as is known now.
     fn still(&self, to: SocketAddr, route: &Route) -> bool;
 }
 
-/// A flow that a client asks for.
+/// A flow that a client requests.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The client's identity.
@@ -109,37 +110,37 @@ pub struct Asked {
     pub server: SocketAddr,
 }
 
-/// Where the application is, for a flow that is permitted.
+/// A permitted flow, and the possible addresses of the application.
 pub struct Permitted {
     /// The source address of datagrams to the application.
     pub source: IpAddr,
-    /// Where the application may listen, in the order in which it is looked for.
+    /// The addresses at which the application may listen, in the order in which they are tried.
     pub application: Vec<SocketAddr>,
-    /// Ready once the flow is permitted no more.
+    /// Ready once the flow is no longer permitted.
     pub revoked: LocalFuture<'static, ()>,
 }
 
-/// Decides on flows to a server.
+/// Decides whether flows to a server are permitted.
 pub trait Gate: fmt::Debug {
     /// Whether a flow is permitted.
     fn judge(&self, asked: Asked) -> LocalFuture<'_, Result<Permitted, Refusal>>;
 }
 
-/// What the datagrams of one worker are made of.
+/// Everything that the datagrams of one worker need.
 pub struct Parts {
-    /// The sockets that the workload's datagrams arrive at; none if it sends no datagrams.
+    /// The sockets at which the workload's datagrams arrive; none if it sends no datagrams.
     pub captured: Vec<Captured>,
-    /// The sockets of QUIC, at most one of each family.
+    /// The sockets for QUIC, at most one of each family.
     pub sockets: Vec<std::net::UdpSocket>,
-    /// What their connections are known by.
+    /// The mark in the IDs of their connections.
     pub mark: ProcessMark,
     /// The credentials in use.
     pub credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
-    /// Where datagrams go.
+    /// Decides where datagrams go.
     pub routes: Rc<dyn Routes>,
-    /// Which are taken.
+    /// Decides which flows are accepted.
     pub gate: Rc<dyn Gate>,
-    /// The port of other proxies.
+    /// The port at which other proxies accept QUIC.
     pub port: u16,
 }
 
@@ -157,14 +158,14 @@ pub struct Datagrams {
 /// What is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
-    /// Flows of the workload, and to it.
+    /// Flows from the workload, and to it.
     pub flows: [usize; 2],
-    /// Connections to other proxies, and of them.
+    /// Connections to other proxies, and from them.
     pub connections: [usize; 2],
 }
 
 impl Datagrams {
-    /// Begins to carry datagrams, on a thread with a local runtime.
+    /// Starts to carry datagrams. Must be called on a thread with a local runtime.
     ///
     /// # Errors
     /// If the sockets cannot be used, or there are no credentials that QUIC can use.
@@ -216,8 +217,8 @@ impl Datagrams {
         tasks.push(spawn_contained(follow).abort_handle());
     }
 
-    /// Ends flows that are idle or whose route is another one now, and connections that have none or whose certificates have
-    /// ended. To be called every few seconds.
+    /// Ends flows that are idle or whose route has changed, and connections without flows or with expired certificates.
+    /// Must be called every few seconds.
     pub fn sweep(&self) {
         self.outbound.sweep();
         if let Some(configs) = &*self.credentials.borrow() {
@@ -226,7 +227,7 @@ impl Datagrams {
         }
     }
 
-    /// Takes no more flows, and ends those that there are: clients open them again elsewhere.
+    /// Accepts no more flows, and ends the open ones; clients open them again elsewhere.
     pub fn close(&self) {
         self.endpoints.close();
         for task in self.tasks.take() {
@@ -235,12 +236,12 @@ impl Datagrams {
         self.outbound.end();
     }
 
-    /// Waits, once it is closed, until the other proxies have heard of it, within a bound.
+    /// To be called after `close`: waits within a bound until the other proxies know that their connections have ended.
     pub async fn closed(&self) {
         self.endpoints.closed().await;
     }
 
-    /// What was counted so far.
+    /// The values of all counters.
     #[must_use]
     pub fn counts(&self) -> [u64; COUNTS] {
         self.counts.all()

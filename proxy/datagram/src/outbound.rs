@@ -40,9 +40,9 @@ use crate::{Refusal, Route, Routes};
 
 /// Room for the largest datagram of UDP.
 pub(crate) const DATAGRAM_BYTES: usize = 64 * 1024;
-/// Datagrams that are taken one after the other before other tasks of the worker have their turn.
+/// Datagrams that are handled in a row before other tasks of the worker run.
 const IN_A_ROW: u32 = 32;
-/// How long a socket that fails is left alone.
+/// The pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket of the workload, and the placeholder that it sends to.
@@ -84,7 +84,7 @@ enum Path {
     Closed,
 }
 
-/// What a flow has once it is open. Dropping it ends the flow.
+/// The path of an open flow. Dropping it ends the flow.
 enum Opened {
     Mesh(Box<MeshFlow>),
     Outside(Rc<UdpSocket>, OutsidePlace),
@@ -94,15 +94,15 @@ struct MeshFlow {
     peer: Rc<Peer>,
     connection: Connection,
     number: u64,
-    /// The server ends the flow when this ends.
+    /// Dropping this stream makes the server end the flow.
     _sends: SendStream,
     receives: RecvStream,
 }
 
-/// One of the places of flows that leave the mesh.
+/// The permission for one flow that leaves the mesh; dropping it gives the place back.
 struct OutsidePlace(Rc<Cell<usize>>);
 
-/// Why a flow is not opened.
+/// Why a flow was not opened.
 #[derive(Debug, thiserror::Error)]
 enum NotOpened {
     #[error("refused: {0}")]
@@ -152,7 +152,7 @@ impl Outbound {
         self.peers.open()
     }
 
-    /// Takes the datagrams that arrive at a socket, for ever.
+    /// Handles the datagrams that arrive at a socket; never returns.
     pub(crate) async fn receive(self: &Rc<Self>, socket: &Captured) {
         let mut buffer = vec![0; DATAGRAM_BYTES];
         let mut in_a_row = 0_u32;
@@ -204,7 +204,7 @@ impl Outbound {
             evicted.end();
         }
         let (outbound, of_task) = (Rc::clone(self), Rc::clone(&flow));
-        // Ends with the flow.
+        // The task ends with the flow.
         let task = spawn_contained(async move {
             outbound.run(&of_task, key).await;
             outbound.flows.borrow_mut().remove(&key, number);
@@ -243,7 +243,7 @@ impl Outbound {
         self.counts.count_many(Count::OutboundSentBytes, payload.len());
     }
 
-    /// The life of a flow.
+    /// Runs a flow until it ends.
     async fn run(self: &Rc<Self>, flow: &Flow, key: FlowKey) {
         let original = flow.original;
         let opened = timeout(OPEN_TIMEOUT, self.open(flow, key)).await;
@@ -304,7 +304,7 @@ impl Outbound {
         }
     }
 
-    /// Has a task deliver the datagrams of a connection until it ends.
+    /// Spawns a task that delivers the datagrams of a connection until that ends.
     fn deliver_from(self: &Rc<Self>, peer: &Rc<Peer>, connection: &Connection) {
         let (outbound, peer, connection) = (Rc::clone(self), Rc::clone(peer), connection.clone());
         spawn_contained(async move {
@@ -325,7 +325,7 @@ impl Outbound {
         });
     }
 
-    /// Passes the answers of a server outside of the mesh on, as long as the flow is there.
+    /// Forwards the answers of a server outside of the mesh, until the flow ends.
     async fn answer_from(&self, socket: &UdpSocket, key: FlowKey) {
         loop {
             // If the socket has an error, the read returns it.
@@ -341,7 +341,7 @@ impl Outbound {
         match socket.try_recv(&mut scratch) {
             Ok(length) => self.deliver(key, scratch.get(..length).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nothing listens there; something may later.
+            // Nothing listens at that address; something may later.
             Err(error) => {
                 tracing::debug!(%error, client = %key.client, "a server outside of the mesh");
             }
@@ -365,7 +365,7 @@ impl Outbound {
         }
     }
 
-    /// Ends flows without datagrams, those whose route is another one now, and connections without flows.
+    /// Ends flows that are idle or whose route has changed, and connections without flows.
     pub(crate) fn sweep(&self) {
         let idle = self.flows.borrow_mut().expire(Instant::now(), FLOW_IDLE);
         self.counts.count_many(Count::OutboundIdle, idle.len());
@@ -406,7 +406,7 @@ impl MeshFlow {
     ) -> Result<Self, NotOpened> {
         let (mut sends, receives) = connection.open_bi().await?;
         let number = sends.id().index();
-        // Before the server can answer.
+        // Must happen before the server can answer.
         peer.flows.borrow_mut().insert(number, key);
         let written = sends.write_all(&opening.encode()).await;
         let mut flow = Self { peer, connection, number, _sends: sends, receives };
@@ -423,7 +423,7 @@ impl MeshFlow {
         }
     }
 
-    /// Waits until the server's proxy ends it; returns why.
+    /// Waits until the server's proxy ends the flow; returns the reason.
     async fn end(mut self) -> &'static str {
         match self.receives.read(&mut [0]).await {
             Err(ReadError::Reset(code)) => {

@@ -1,4 +1,4 @@
-//! The connections to proxies of servers, one for each address and identity, shared by flows.
+//! The connections to proxies of servers, one for each address and identity. Flows share them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ use crate::counts::{Count, Counts};
 use crate::outbound::FlowKey;
 use crate::quic::{Endpoints, chain};
 
-/// How long a connection without flows is kept: an application that asks every few seconds from a new socket pays no
-/// handshake.
+/// How long a connection without flows is kept, so that an application that sends every few seconds from a new socket
+/// does not cause a handshake each time.
 const UNUSED: Duration = Duration::from_secs(30);
 
 /// All connections of a worker to proxies of servers.
@@ -30,7 +30,7 @@ pub(crate) struct Peers {
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
     known: RefCell<HashMap<(SocketAddr, Identity), Rc<Peer>>>,
-    /// Those that new flows do not use, since there is a newer certificate.
+    /// Connections that new flows do not use, because there is a newer certificate.
     former: RefCell<Vec<Rc<Peer>>>,
 }
 
@@ -39,16 +39,16 @@ pub(crate) struct Peers {
 pub(crate) struct Peer {
     address: SocketAddr,
     identity: Identity,
-    /// What the handshake uses.
+    /// The credentials for the handshake.
     configs: Arc<TlsConfigs>,
     made: OnceCell<(Connection, ProvenPeer)>,
-    /// The flows on it, by number.
+    /// The flows on the connection, by number.
     pub(crate) flows: RefCell<HashMap<u64, FlowKey>>,
     unused_since: Cell<Instant>,
     _charge: Charge,
 }
 
-/// Why there is no connection.
+/// Why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoConnection {
     #[error("no credentials yet")]
@@ -75,7 +75,7 @@ impl Peers {
         Self { endpoints, credentials, counts, known, former }
     }
 
-    /// The peer at an address, with a connection that may still have to be made.
+    /// The peer at an address. Its connection may have to be made.
     pub(crate) fn peer(
         &self,
         address: SocketAddr,
@@ -106,8 +106,8 @@ impl Peers {
         Ok(peer)
     }
 
-    /// The connection of a peer; `true` for the one caller that has made it. If it cannot be made, the next caller tries
-    /// again.
+    /// The connection of a peer, with `true` for the one caller that has made it. If it cannot be made, the next caller
+    /// tries again.
     pub(crate) async fn connection(&self, peer: &Peer) -> Result<(Connection, bool), NoConnection> {
         let is_new = Cell::new(false);
         let made = peer.made.get_or_try_init(|| async {
@@ -138,7 +138,7 @@ impl Peers {
         }
     }
 
-    /// Ends the connections whose servers' certificates have ended or were revoked.
+    /// Ends the connections whose servers' certificates have expired or were revoked.
     pub(crate) fn end_unproven(&self, now: &TlsConfigs) {
         for peer in self.known.borrow().values().chain(&*self.former.borrow()) {
             if let Some((connection, proven)) = peer.live()
@@ -150,13 +150,13 @@ impl Peers {
         }
     }
 
-    /// Forgets connections that have ended, and ends those that no flow uses.
+    /// Forgets connections that have ended, and closes those that no flow uses.
     pub(crate) fn sweep(&self) {
         self.known.borrow_mut().retain(|_, peer| peer.is_kept());
         self.former.borrow_mut().retain(|peer| peer.is_kept());
     }
 
-    /// Connections that are open, or begin.
+    /// The number of connections that are open or being opened.
     pub(crate) fn open(&self) -> usize {
         let known = self.known.borrow();
         let former = self.former.borrow();

@@ -1,4 +1,4 @@
-//! The endpoints of QUIC: one socket of each family, for connections to other proxies and of them.
+//! The QUIC endpoints: one socket of each family, for connections to and from other proxies.
 
 use std::any::Any;
 use std::future::Future;
@@ -25,11 +25,11 @@ use crate::bounds::{
 };
 use crate::ids::{MarkedIds, ProcessMark};
 
-/// What a stream may have to say, with room to spare: the ports of a flow, and one byte.
+/// The flow-control window of a stream, with room to spare: a stream carries the ports of a flow, and one byte back.
 const STREAM_WINDOW: u32 = 64;
-/// Bytes of packets that are kept of a connection that is not accepted yet: more than a handshake sends.
+/// Bytes of packets that are kept for a connection that is not accepted yet: more than a handshake sends.
 const INCOMING_BYTES: u64 = 16 * 1024;
-/// A name that no certificate is checked for: servers are known by their identity.
+/// A server name that no certificate is checked for, because servers are verified by their identity.
 const NO_NAME: &str = "leno.invalid";
 
 /// The endpoints of one worker.
@@ -61,14 +61,14 @@ impl Endpoints {
         self.v4.iter().chain(&self.v6)
     }
 
-    /// Handshakes with clients use these credentials from now on.
+    /// Uses these credentials for new handshakes with clients.
     pub(crate) fn renew(&self, configs: &TlsConfigs) -> io::Result<()> {
         let server = server_config(configs)?;
         self.each().for_each(|endpoint| endpoint.set_server_config(Some(server.clone())));
         Ok(())
     }
 
-    /// Begins a handshake with the proxy at an address, which must have this identity.
+    /// Starts a handshake with the proxy at an address, which must have this identity.
     pub(crate) fn connect(
         &self,
         to: SocketAddr,
@@ -86,7 +86,7 @@ impl Endpoints {
         endpoint.connect_with(client, to, NO_NAME).map_err(io::Error::other)
     }
 
-    /// Ends all connections, and takes no more.
+    /// Closes all connections, and accepts no more.
     pub(crate) fn close(&self) {
         for endpoint in self.each() {
             endpoint.set_server_config(None);
@@ -94,19 +94,19 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the other ends know: each packet of theirs is answered with the end of its connection until then.
+    /// Waits until the peers know: until then each of their packets is answered with the end of its connection.
     pub(crate) async fn closed(&self) {
         let all = async {
             for endpoint in self.each() {
                 endpoint.wait_idle().await;
             }
         };
-        // Who has not heard of it by then notices the silence.
+        // A peer that was not informed by then notices its idle timeout.
         let _late = timeout(CLOSING, all).await;
     }
 }
 
-/// The certificates that the other end has shown.
+/// The certificates that the peer has shown.
 pub(crate) fn chain(identity: Option<Box<dyn Any>>) -> Vec<CertificateDer<'static>> {
     let chain = identity.and_then(|any| any.downcast::<Vec<CertificateDer<'static>>>().ok());
     chain.map(|chain| *chain).unwrap_or_default()
@@ -120,7 +120,7 @@ fn server_config(configs: &TlsConfigs) -> io::Result<ServerConfig> {
     transport.max_concurrent_bidi_streams(VarInt::from_u32(FLOWS_OF_CONNECTION));
     server
         .transport_config(Arc::new(transport))
-        // A workload's address is a part of what policies decide by.
+        // Connections cannot migrate, because policies may depend on a workload's address.
         .migration(false)
         .max_incoming(HANDSHAKES)
         .incoming_buffer_size(INCOMING_BYTES)
@@ -143,7 +143,7 @@ fn transport() -> TransportConfig {
     transport
 }
 
-/// Has the tasks of QUIC run on the calling thread, so that a panic ends the connection that it belongs to alone.
+/// Runs the tasks of QUIC on the calling thread, contained: a panic only ends the connection that it belongs to.
 #[derive(Debug)]
 struct ThisThread;
 

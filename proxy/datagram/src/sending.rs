@@ -1,4 +1,4 @@
-//! Sending a datagram of a flow on a connection.
+//! Sends a datagram of a flow on a connection.
 
 use quinn::{Connection, SendDatagramError};
 
@@ -9,13 +9,13 @@ use crate::wire;
 pub(crate) enum NotSent {
     /// It is larger than the path allows.
     TooLarge,
-    /// Too much waits in the connection. Those that wait are older, and as good.
+    /// The connection's queue is full. The queued datagrams are older, but no less useful.
     Congested,
     /// The connection has ended.
     Ended,
 }
 
-/// Sends a datagram, without a wait.
+/// Sends a datagram without waiting.
 pub(crate) fn send(connection: &Connection, flow: u64, payload: &[u8]) -> Result<(), NotSent> {
     let most = connection.max_datagram_size().ok_or(NotSent::Ended)?;
     let of_flow = wire::flow_bytes(flow).ok_or(NotSent::Ended)?;

@@ -1,8 +1,9 @@
 //! The sockets of a worker, in the network namespace of its workload.
 //!
-//! A proxy that takes over has sockets at the same ports before the one before has closed its own (`SO_REUSEPORT`, which the
-//! kernel grants to processes of one user alone), and the kernel divides packets between both as these sockets have it. It is
-//! about two processes: with a third one some packets are lost until one has closed its sockets.
+//! A proxy that takes over opens sockets on the same ports before the earlier one has closed its own (`SO_REUSEPORT`,
+//! which the kernel permits only to processes of one user). The kernel then distributes packets between both as these
+//! sockets tell it. This works for two processes: with a third one some packets are lost until one of them has closed
+//! its sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,34 +13,35 @@ use socket2::Socket;
 
 use crate::ids::ProcessMark;
 
-/// Bytes that wait in a socket until this worker comes round: bursts of some thousand datagrams. The kernel caps it at
-/// `net.core.rmem_max`.
+/// The receive buffer of a socket, in bytes, until this worker reads it: bursts of some thousand datagrams. The kernel
+/// caps it at `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 1 << 20;
-/// Where the second process that has a port is among its sockets.
+/// The index of the second process among the sockets of a port.
 const SECOND: u32 = 1;
 
-/// A socket for the datagrams that the workload sends. It may answer from addresses that are local by a route alone. From now on
-/// none comes to a proxy before; that one has read what came earlier when it closes its socket.
+/// A socket for the datagrams that the workload sends. It may answer from addresses that are local only by a route.
+/// From now on an earlier proxy gets no new datagrams; it reads those that it has before it closes its socket.
 ///
 /// # Errors
-/// The system's reason: the port is taken, the family is switched off, ...
+/// The system's reason, for example that the port is in use, or that the family is disabled.
 pub async fn bind_captured(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
     let socket = bind(is_ipv6, port).await?;
     steer(&socket, SECOND)?;
     Ok(socket.into())
 }
 
-/// A socket for packets of QUIC. Those of a proxy before come to that one as long as it has its socket.
+/// A socket for QUIC packets. Packets of an earlier proxy's connections still reach that proxy until it closes its
+/// socket.
 ///
 /// # Errors
-/// As [`bind_captured`].
+/// Those of [`bind_captured`].
 pub async fn bind_quic(is_ipv6: bool, port: u16, mark: ProcessMark) -> io::Result<UdpSocket> {
     let socket = bind(is_ipv6, port).await?;
     steer_connections(&socket, mark.bytes())?;
     Ok(socket.into())
 }
 
-/// A socket to `to` alone: the kernel drops what comes from elsewhere.
+/// A socket that is connected to `to`: the kernel drops packets from other addresses.
 pub(crate) async fn connected(
     from: Option<IpAddr>,
     to: SocketAddr,
@@ -47,14 +49,14 @@ pub(crate) async fn connected(
     let socket = leno_transport::udp(to.is_ipv6()).await?;
     if let Some(from) = from {
         if from.is_ipv6() {
-            // The stand-in address is a route and no address of an interface.
+            // The stand-in address is local by a route, and not assigned to an interface.
             socket.set_freebind_v6(true)?;
         }
         socket.bind(&SocketAddr::new(from, 0).into())?;
     }
     socket.connect(&to.into())?;
     let socket = tokio::net::UdpSocket::from_std(socket.into())?;
-    // Until the reactor has reported it, it takes no datagram without a wait.
+    // The socket is only writable once the reactor has reported it; without this, the first send would fail.
     socket.writable().await?;
     Ok(socket)
 }

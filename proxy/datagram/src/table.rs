@@ -1,7 +1,7 @@
-//! A bounded table of flows: beyond the bound, a flow that was not used lately makes room.
+//! A bounded table of flows: if it is full, a flow that was not used recently is evicted.
 //!
-//! Which one that is, is found as a clock algorithm finds a page: a flow that was used since the hand passed it has another
-//! turn. So a datagram costs one flag, and room for a new flow a few steps.
+//! It is chosen like a page by the clock algorithm: a flow that was used since the hand passed it gets another round.
+//! So a datagram costs one flag, and a new flow a few steps.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Values by key, at most so many.
+/// Values by key, with a bound on their number.
 #[derive(Debug)]
 pub(crate) struct FlowTable<K, V> {
     most: usize,
     next: u64,
     flows: HashMap<K, Entry<V>>,
-    /// In the order of the hand, with the numbers of entries that may have gone.
+    /// The keys in the order of the hand, with the numbers of their entries, which may be gone.
     order: VecDeque<(K, u64)>,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     value: V,
-    /// Keys come again.
+    /// Distinguishes entries, because keys may be used again.
     number: u64,
     used_at: Cell<Instant>,
     has_chance: Cell<bool>,
@@ -38,7 +38,7 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         self.flows.len()
     }
 
-    /// The value, which is used now.
+    /// The value of a key, which is marked as used.
     pub(crate) fn get(&self, key: &K, now: Instant) -> Option<&V> {
         let entry = self.flows.get(key)?;
         entry.used_at.set(now);
@@ -46,14 +46,14 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         Some(&entry.value)
     }
 
-    /// Adds a value under a key that has none; returns its number, and the value that made room for it.
+    /// Adds a value under a key that has none; returns its number, and the value that was evicted for it.
     pub(crate) fn insert(&mut self, key: K, value: V, now: Instant) -> (u64, Option<V>) {
         let evicted = if self.flows.len() >= self.most { self.evict() } else { None };
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         let (used_at, has_chance) = (Cell::new(now), Cell::new(false));
         self.flows.insert(key.clone(), Entry { value, number, used_at, has_chance });
-        // What is left of entries that have gone.
+        // Removes keys of entries that are gone.
         if self.order.len() >= self.most.saturating_mul(2) {
             self.order.retain(|(key, number)| {
                 self.flows.get(key).is_some_and(|entry| entry.number == *number)
@@ -63,7 +63,7 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         (number, evicted)
     }
 
-    /// Removes the entry with this number, if it is still there.
+    /// Removes the entry with this number, if it still exists.
     pub(crate) fn remove(&mut self, key: &K, number: u64) -> Option<V> {
         self.flows.get(key).filter(|entry| entry.number == number)?;
         self.flows.remove(key).map(|entry| entry.value)
@@ -77,7 +77,7 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
     }
 
-    /// Removes these values.
+    /// Removes the values for which the predicate is true.
     pub(crate) fn take_if(&mut self, is_over: impl Fn(&V) -> bool) -> Vec<V> {
         let over = |_: &K, entry: &mut Entry<V>| is_over(&entry.value);
         self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
@@ -128,7 +128,7 @@ mod tests {
         table.insert('b', 2, now);
         assert_eq!(table.get(&'a', now), Some(&1));
         assert_eq!(table.insert('c', 3, now).1, Some(2));
-        // All were used since: the hand comes round.
+        // All were used since the hand passed, so it makes a whole round.
         assert!(table.get(&'a', now).is_some() && table.get(&'c', now).is_some());
         assert!(table.insert('d', 4, now).1.is_some());
         assert_eq!(table.len(), 2);

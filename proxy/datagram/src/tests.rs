@@ -1,4 +1,5 @@
-//! Two proxies in one process, with certificates of a real authority, between sockets of applications on loopback.
+//! Tests two proxies in one process, with certificates of a real authority, between sockets of applications on
+//! loopback.
 
 mod ca;
 mod certificates;
@@ -30,19 +31,19 @@ use ca::Ca;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
-/// Where the proxy of the server is, whose application is there too.
+/// The address of the server's proxy and of its application.
 const SERVER: &str = "127.0.0.2";
-/// What an application sees as its client.
+/// The address that an application sees as its client.
 const STAND_IN: &str = "127.0.0.3";
-/// What the client's application sends to.
+/// The address that the client's application sends to.
 const PLACEHOLDER: &str = "127.64.0.1";
-/// Longest wait for what is to come.
+/// Longest wait for an expected event.
 const SOON: Duration = Duration::from_secs(20);
-/// When something is sent again that may have been lost.
+/// The interval of repeated sends, because datagrams may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
 /// How late a second answer may be.
 const LATE: Duration = Duration::from_millis(50);
-/// Wait for what is not to come.
+/// How long to wait for an event that must not happen.
 const NEVER: Duration = Duration::from_millis(300);
 
 fn ip(text: &str) -> IpAddr {
@@ -60,7 +61,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(test);
 }
 
-/// What placeholders stand for, and where each destination leads.
+/// The destinations of placeholders, and their routes.
 #[derive(Clone, Debug, Default)]
 struct Map {
     destinations: Rc<RefCell<HashMap<IpAddr, SocketAddr>>>,
@@ -85,7 +86,7 @@ impl Routes for Map {
     }
 }
 
-/// A gate whose answer a test changes.
+/// A gate whose decision a test can change.
 #[derive(Clone, Debug)]
 struct TestGate {
     /// A change ends the flows that were permitted before.
@@ -103,7 +104,7 @@ impl Gate for TestGate {
                 return Err(refusal);
             }
             let revoked = async move {
-                // A gate that is gone changes nothing.
+                // If the gate was dropped, nothing changes any more.
                 let _changed = changes.changed().await;
             };
             let application = self.application.borrow().clone();
@@ -123,7 +124,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// `port`: where QUIC is at this proxy, if not anywhere; `of_others`: at others.
+    /// `port`: the port of QUIC at this proxy, 0 for any; `of_others`: the port at other proxies.
     fn start(at: &str, (port, of_others): (u16, u16), keyring: Keyring) -> Self {
         let captured = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let mark = ProcessMark::random();
@@ -154,7 +155,7 @@ impl Proxy {
         self.datagrams.counts()[of as usize]
     }
 
-    /// Waits until something was counted so often.
+    /// Waits until a counter reaches this value.
     async fn counted(&self, of: Count, times: u64) {
         let reached = async {
             while self.count(of) < times {
@@ -166,14 +167,14 @@ impl Proxy {
         });
     }
 
-    /// Has a placeholder stand for a destination, with a route.
+    /// Sets the destination and the route of a placeholder.
     fn leads(&self, placeholder: &str, to: SocketAddr, route: Route) {
         self.map.destinations.borrow_mut().insert(ip(placeholder), to);
         self.map.routes.borrow_mut().insert(to, route);
     }
 }
 
-/// As [`crate::bind_quic`], but at one address.
+/// Like [`crate::bind_quic`], but at one address.
 fn quic_at(address: SocketAddr, mark: ProcessMark) -> std::net::UdpSocket {
     let socket = socket2::Socket::from(leno_sockets::udp(false).unwrap());
     socket.set_reuse_port(true).unwrap();
@@ -217,7 +218,7 @@ impl Pair {
         SocketAddr::new(ip(PLACEHOLDER), self.client.captured_at)
     }
 
-    /// Sends until an answer comes: datagrams may be lost while a flow is refused.
+    /// Sends repeatedly until an answer arrives, because datagrams are dropped while a flow is refused.
     async fn reaches(&self, socket: &UdpSocket, payload: &[u8]) {
         let mut buffer = [0; 2048];
         let answered = async {
@@ -234,7 +235,7 @@ impl Pair {
         };
         let answered = async {
             answered.await;
-            // Answers to what was sent before.
+            // Reads answers to earlier sends.
             let mut late = [0; 2048];
             while timeout(LATE, socket.recv_from(&mut late)).await.is_ok() {}
         };
@@ -249,7 +250,7 @@ async fn socket() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// An application that sends everything back.
+/// Starts an application that sends everything back.
 async fn echo(at: &str) -> SocketAddr {
     let socket = UdpSocket::bind((ip(at), 0)).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -276,7 +277,7 @@ async fn hears(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     (buffer, from)
 }
 
-/// What a keyring uses now.
+/// The present credentials of a keyring.
 fn configs(keyring: &Keyring) -> Arc<TlsConfigs> {
     keyring.current().unwrap()
 }

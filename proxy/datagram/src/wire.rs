@@ -1,26 +1,26 @@
-//! What proxies say to each other about flows, and the form of a datagram.
+//! The messages of proxies about flows, and the format of a datagram.
 //!
 //! ```text
 //!  stream      client ─► its port (2 bytes), the port of the server (2 bytes)
 //!              server ─► ACCEPTED, or a reset with a Refusal
 //!  datagram    varint: number of the stream, payload
 //! ```
-//! The addresses are those of the connection: no client says where it comes from, and none reaches another address than the
-//! one that it has dialled. A varint is that of QUIC (RFC 9000 section 16); the number of a stream is its identifier without
-//! the two bits of its kind, as in RFC 9297 section 2.1.
+//! The addresses are those of the connection, so a client cannot claim another source, and cannot reach another address
+//! than the one that it has connected to. A varint is that of QUIC (RFC 9000 section 16). The number of a stream is its
+//! identifier without the two bits of its type, as in RFC 9297 section 2.1.
 
 use std::num::NonZeroU16;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// The server's answer to a flow that it takes.
+/// The server's answer if it accepts a flow.
 pub(crate) const ACCEPTED: u8 = 1;
-/// What a client says of a flow.
+/// The length of a client's request for a flow.
 pub(crate) const OPENING_BYTES: usize = 4;
 /// Most bytes of the number of a flow.
 const MAX_VARINT: usize = 8;
 
-/// What a client's proxy says of a flow that it opens.
+/// The request of a client's proxy for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
     /// The port of the application's socket.
@@ -29,7 +29,7 @@ pub(crate) struct Opening {
     pub(crate) server: NonZeroU16,
 }
 
-/// Why a server's proxy takes no flow, or no longer: the code of the stream's reset.
+/// Why a server's proxy refuses or ends a flow: the error code of the stream's reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A policy denies it.
@@ -40,7 +40,7 @@ pub enum Refusal {
     Limit,
     /// There is no socket towards the application.
     Unreachable,
-    /// The client's proxy did not say what a flow needs.
+    /// The client's proxy has sent an invalid request.
     Malformed,
     /// There was no datagram for too long.
     Idle,
@@ -95,14 +95,14 @@ impl Opening {
         [a, b, c, d]
     }
 
-    /// `None`: a port is zero.
+    /// `None` if a port is zero.
     pub(crate) fn decode([a, b, c, d]: [u8; OPENING_BYTES]) -> Option<Self> {
         let port = |bytes| NonZeroU16::new(u16::from_be_bytes(bytes));
         Some(Self { client: port([a, b])?, server: port([c, d])? })
     }
 }
 
-/// The bytes that the number of a flow takes; `None` for one that no varint has.
+/// The bytes that the number of a flow takes; `None` if it is too large for a varint.
 pub(crate) fn flow_bytes(flow: u64) -> Option<usize> {
     match flow {
         0..=0x3f => Some(1),
@@ -113,21 +113,21 @@ pub(crate) fn flow_bytes(flow: u64) -> Option<usize> {
     }
 }
 
-/// A datagram of a flow.
+/// Encodes a datagram of a flow.
 pub(crate) fn datagram(flow: u64, payload: &[u8]) -> Option<Bytes> {
     let of_flow = flow_bytes(flow)?;
     let mut bytes = BytesMut::with_capacity(of_flow.saturating_add(payload.len()));
     let number = flow.to_be_bytes();
     let mut number = number.get(MAX_VARINT.checked_sub(of_flow)?..)?.iter();
     let first = number.next()?;
-    // The length is in the first two bits: of 1, 2, 4 and 8 bytes.
+    // The first two bits encode the length: 1, 2, 4 or 8 bytes.
     bytes.put_u8(first | u8::try_from(of_flow.ilog2()).ok()? << 6);
     number.for_each(|byte| bytes.put_u8(*byte));
     bytes.put_slice(payload);
     Some(bytes.freeze())
 }
 
-/// The flow of a datagram, and its payload; `None` if it ends within the number.
+/// The flow of a datagram, and its payload; `None` if the number is incomplete.
 pub(crate) fn read_datagram(mut bytes: Bytes) -> Option<(u64, Bytes)> {
     let first = *bytes.first()?;
     let length = 1_usize << (first >> 6);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_rfc_9000() {
-        // Appendix A.1.
+        // The examples of appendix A.1.
         let samples: [(&[u8], u64); 5] = [
             (&[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c], 151_288_809_941_952_652),
             (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),

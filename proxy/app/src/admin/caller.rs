@@ -1,17 +1,17 @@
-//! Who asks the admin server, and what each may have.
+//! The clients of the admin server, and which pages each may request.
 //!
 //! ```text
 //!             /metrics /ready /live /probe    /config /audited /tap    /drain
 //! network              yes*                       -                  -
 //! loopback             yes                       yes                 -
 //! Unix socket          yes                       yes                yes
-//! * /metrics to the addresses of --scrape-from alone, where there are some
+//! * if --scrape-from has addresses, /metrics only for these
 //! ```
-//! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
-//! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
-//! a browser that has its own name resolved to a loopback address (DNS rebinding) gives that name as
-//! `Host`, so requests over loopback are for an IP address or `localhost`. Those of the network may be
-//! for any name: a scraper may know a proxy by one.
+//! A request over loopback may come from the application, which an outside client may have tricked into sending it
+//! (SSRF). So everything that ends the proxy requires the Unix socket, to which only this user and root can connect. In
+//! a DNS rebinding attack a page of a browser makes its own name resolve to a loopback address; its requests have that
+//! name as `Host`. So requests over loopback must have an IP address or `localhost`. Requests from the network may have
+//! any name, because a scraper may know the proxy by a name.
 
 use std::net::IpAddr;
 
@@ -22,12 +22,12 @@ use leno_program::content::TEXT;
 use leno_program::{AdminResponse, SocketPair, respond};
 use leno_types::authorization::Cidr;
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Another machine or pod, and the address that it called.
+    /// Another machine or pod.
     Network { client: IpAddr, called: IpAddr },
-    /// This network namespace, by way of the address that was called.
+    /// A process in this network namespace, with the loopback address that it called.
     Loopback(IpAddr),
     /// A process of this user or of root, on the Unix socket.
     Socket,
@@ -48,8 +48,8 @@ impl Caller {
         }
     }
 
-    /// The answer to a request that this caller may not make. `scrapers`: who of the network gets metrics; without any,
-    /// everyone does.
+    /// The error response, if this caller may not make the request. `scrapers`: the network addresses that may request
+    /// metrics; without any, all may.
     pub(crate) fn refuse<B>(
         self,
         request: &Request<B>,
@@ -76,13 +76,12 @@ impl Caller {
     }
 }
 
-/// Whether metrics are for an address of the network.
+/// Whether this network address may request metrics.
 fn is_among(scrapers: &[Cidr], ip: IpAddr) -> bool {
     scrapers.is_empty() || scrapers.iter().any(|one| one.contains(ip))
 }
 
-/// Whether the request is for an address or `localhost`, as those of probes are.
-/// HTTP/1.0 need not say.
+/// Whether `Host` is an IP address or `localhost`, as in probes. HTTP/1.0 requests may omit it.
 fn names_this_server<B>(request: &Request<B>) -> bool {
     let named = |authority: &Authority| {
         let host = authority.host();

@@ -1,4 +1,4 @@
-//! The forms of the page of metrics, and which of them a scraper gets.
+//! The formats of the page of metrics, and the choice of the format for a scraper.
 
 use leno_program::content::PROMETHEUS;
 use leno_telemetry::{
@@ -12,7 +12,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const PROTOBUF: &str = "application/vnd.google.protobuf; \
                         proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
-/// How the page is written.
+/// A format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageForm {
     /// Prometheus' text, version 0.0.4.
@@ -24,14 +24,15 @@ pub(crate) enum PageForm {
 }
 
 impl PageForm {
-    /// The form that a scraper prefers by its header `Accept`: the one with the highest `q`, of several the first one.
+    /// The format that a scraper prefers by its header `Accept`: the one with the highest `q`, and among equals the
+    /// first one.
     pub(crate) fn wanted(accept: &str) -> Self {
         let mut best = (0.0, Self::Text);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let form = match parts.next() {
                 Some("application/openmetrics-text") => Self::OpenMetrics,
-                // Other forms of protobuf are not delimited, or have other messages.
+                // Other forms of protobuf are not length-delimited, or have other messages.
                 Some("application/vnd.google.protobuf")
                     if range.contains("proto=io.prometheus.client.MetricFamily")
                         && range.contains("encoding=delimited") =>

@@ -1,8 +1,8 @@
-//! Asks the application what the kubelet asks the proxy: `/probe/<container>/<kind>`.
+//! Forwards probes of the kubelet to the application: `/probe/<container>/<kind>`.
 //!
-//! The kubelet has no certificate, and under strict mTLS only certificates get in. So injection leads
-//! its probes here, and says in `LENO_PROBES` what they were. The application is asked at the address
-//! that the kubelet called, from within the workload, as the kubelet would have done it itself.
+//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection points the kubelet's
+//! probes here, and describes the original ones in `LENO_PROBES`. The application is probed at the address that the
+//! kubelet called, from within the workload, as the kubelet itself would have done it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,9 +31,10 @@ pub(crate) use kubelet::KubeletCalls;
 
 /// Most probes of one workload: three for each of its containers, which are few.
 const MAX_PROBES: usize = 256;
-/// How the kubelet's name begins; whoever says another is not passed on, for the answer may be shared.
+/// The prefix of the kubelet's `User-Agent`. Other values are not forwarded, because the result may be shared with
+/// other callers.
 const KUBELET: &[u8] = b"kube-probe/";
-/// Longest wait for an application, whatever a probe says: an admin connection lasts for 60 s.
+/// Longest wait for an application, whatever the probe's own timeout is: an admin connection lasts for 60 s.
 const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The probes of a workload.
@@ -43,18 +44,18 @@ pub(crate) struct Probes(Arc<ProbeSet>);
 #[derive(Debug)]
 struct ProbeSet {
     probes: BTreeMap<String, Probe>,
-    /// What is being asked, one question for all who want to know: no more than there are probes and
-    /// addresses of the workload.
+    /// The probes that run now. All callers that want the same result share one probe, so there are at most as many as
+    /// pairs of a probe and an address of the workload.
     under_way: Mutex<BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>>,
     counts: Counts,
 }
 
-/// A probe and the address that it is of.
+/// A probe, and the address of the workload to which it is sent.
 type Question = (String, IpAddr);
-/// The status for the kubelet with the reason.
+/// The status and the reason for the kubelet.
 type ProbeAnswer = (StatusCode, String);
 
-/// What came of probes.
+/// Counts of probes by result.
 #[derive(Debug, Default)]
 struct Counts {
     success: AtomicU64,
@@ -62,7 +63,7 @@ struct Counts {
     shared: AtomicU64,
 }
 
-/// One of them.
+/// One probe.
 #[derive(Clone, Debug)]
 struct Probe {
     handler: Handler,
@@ -70,14 +71,14 @@ struct Probe {
     timeout: Duration,
 }
 
-/// What is asked.
+/// What a probe does.
 #[derive(Clone, Debug)]
 enum Handler {
-    /// A GET that is answered 200 to 399.
+    /// Sends a GET, which must be answered with 200 to 399.
     Http { path: String, headers: Vec<(String, String)>, tls: Option<Arc<ClientConfig>> },
-    /// A connection.
+    /// Opens a connection.
     Tcp,
-    /// `grpc.health.v1.Health/Check` of a service, answered SERVING.
+    /// Calls `grpc.health.v1.Health/Check` for a service, which must answer SERVING.
     Grpc { service: String },
 }
 
@@ -91,7 +92,7 @@ impl Default for ProbeSet {
 impl FromStr for Probes {
     type Err = anyhow::Error;
 
-    /// Reads `{"web/liveness": {"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}}`.
+    /// Parses `{"web/liveness": {"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}}`.
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let given: BTreeMap<String, Value> = serde_json::from_str(text)?;
         ensure!(given.len() <= MAX_PROBES, "more than {MAX_PROBES} probes");
@@ -129,8 +130,8 @@ impl Probe {
 }
 
 impl Probes {
-    /// Asks what `path` (`web/liveness`) says, at an address of the workload, and returns the status
-    /// for the kubelet with the reason.
+    /// Runs the probe `path` (`web/liveness`) against an address of the workload, and returns the status and the reason
+    /// for the kubelet.
     pub(super) async fn ask(
         &self,
         path: &str,
@@ -144,7 +145,7 @@ impl Probes {
         let question = (path.to_owned(), address.to_canonical());
         let cell = Arc::clone(known.under_way().entry(question.clone()).or_default());
         let mut first = false;
-        // Where whoever asks goes away, the next of those who wait asks.
+        // If the caller that runs the probe goes away, one of the waiting callers runs it again.
         let told = cell.get_or_init(|| {
             first = true;
             let agent = agent.filter(|agent| agent.as_bytes().starts_with(KUBELET));
@@ -176,7 +177,7 @@ impl Probes {
         self.0.probes.is_empty()
     }
 
-    /// Probes that succeeded, that failed, and that were answered by one under way.
+    /// The number of probes that succeeded, that failed, and that shared the result of another one.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let Counts { success, failure, shared } = &self.0.counts;
         [success, failure, shared].map(|count| count.load(Ordering::Relaxed))
@@ -184,7 +185,7 @@ impl Probes {
 }
 
 impl ProbeSet {
-    /// Nobody panics while holding it.
+    /// Ignores poisoning: no code panics while it holds the lock.
     fn under_way(&self) -> MutexGuard<'_, BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,7 +211,7 @@ impl ProbeSet {
     }
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when this is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -222,17 +223,17 @@ impl Drop for Task {
 /// Why a probe failed.
 #[derive(Debug)]
 enum Failed {
-    /// No connection.
+    /// The connection failed.
     Connect(ConnectError),
-    /// No TLS.
+    /// The TLS handshake failed.
     Tls(std::io::Error),
-    /// What is to be asked is no request.
+    /// The probe cannot be converted to a request.
     Request(hyper::http::Error),
-    /// No answer.
+    /// There was no response.
     Exchange(hyper::Error),
-    /// An answer, and not the one.
+    /// The response does not mean success.
     Answer(String),
-    /// No answer in time.
+    /// There was no response in time.
     Silent(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! The admin server over TCP. A panic while a request is answered ends that connection, not the proxy.
+//! The admin server over TCP. If a request panics, its connection ends; the proxy continues.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::caller::Caller;
 use crate::state::State;
 
-/// Serves until it is dropped, each connection in a task of its own.
+/// Serves until the future is dropped, each connection in a task of its own.
 pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
     let shares = connections();
     loop {
@@ -24,7 +24,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
                 let state = Rc::clone(&state);
                 async move { super::answer(&request, caller, &state).await }
             };
-            // `None`: another client needed the place more.
+            // `None` means that another client took the place.
             let _ = share.hold(serve_stream(stream, client, answer)).await;
         });
     }

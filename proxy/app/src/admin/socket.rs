@@ -1,4 +1,4 @@
-//! The Unix sockets of the proxy: the one on which it is told to drain, and that of the Workload API.
+//! The Unix sockets of the proxy: the admin socket, which serves `/drain`, and that of the Workload API.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::caller::Caller;
 use crate::state::State;
 
-/// Listens on `path`. A socket that a process before this one left behind is replaced.
+/// Listens on `path`. A socket that an earlier process left behind is replaced.
 pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     if is_abandoned(path) {
         fs::remove_file(path).with_context(|| format!("removing the old {}", path.display()))?;
@@ -23,7 +23,7 @@ pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
     })
 }
 
-/// The same for processes of all users, as those of the pod are.
+/// Like [`bind`], but processes of all users may connect, for example those of other containers of the pod.
 pub(crate) fn bind_for_all(path: &Path) -> anyhow::Result<UnixListener> {
     let listener = bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o666))
@@ -38,8 +38,8 @@ fn is_abandoned(path: &Path) -> bool {
     is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused)
 }
 
-/// Serves one connection after the other, of processes of this user and of root. Each is bounded in
-/// time, as all admin connections are.
+/// Serves connections one after the other, from processes of this user or of root. Each is bounded in time, like all
+/// admin connections.
 pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
     loop {
         let next = leno_program::accept("connection to the admin socket", async || {
@@ -58,12 +58,12 @@ pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
             };
             leno_program::serve_stream(stream, "the admin socket", answer).await;
         });
-        // An error is its panic, which is logged and counted: the next connection is served.
+        // An error means a panic, which was logged and counted. The next connection is served.
         let _ = served.await;
     }
 }
 
-/// The file's mode may allow more than is meant.
+/// Checked in addition to the mode of the file, which may permit more users.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)

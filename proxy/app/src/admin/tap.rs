@@ -1,10 +1,10 @@
 //! Taps of live requests: `POST /tap?id=NAME&method=GET&...` opens one, polls it and, with `close=true`, closes it.
 //!
-//! Each answer has the requests that were recorded since the last one, so that a client polls a few times a second and
-//! an admin connection stays short. A tap that is not polled any more is closed.
+//! Each response has the requests that were recorded since the last one, so a client polls a few times a second, and
+//! admin connections stay short. A tap that is no longer polled is closed.
 //!
-//! A request needs the header `leno-tap-by`, which names the user for the log. An application that fetches addresses
-//! for its clients (SSRF) sends neither POST nor a header of its client's choice. A browser would first send a preflight
+//! A request must have the header `leno-tap-by`, which names the user for the log. An application that fetches URLs for
+//! its clients (SSRF) sends neither POST nor a header that its client chooses. A browser would first send a preflight
 //! request (CORS), which the proxy does not permit.
 
 use std::time::Duration;
@@ -24,10 +24,10 @@ use crate::state::State;
 const USER_HEADER: &str = "leno-tap-by";
 /// Longest name of a tap and of a user.
 const MAX_NAME: usize = 64;
-/// How often taps that are not polled any more are closed.
+/// How often to check for taps that are no longer polled.
 const CLOSE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a request to this page wants.
+/// The parameters of a request.
 struct TapRequest {
     id: String,
     filter: Filter,
@@ -67,7 +67,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
     respond(StatusCode::OK, JSON, page(state, requests, counted))
 }
 
-/// Refuses bodies where the administrator has not permitted them, and those of more than single requests.
+/// Rejects bodies if the administrator has not permitted them, or if the tap is not limited to single requests.
 fn refuse_bodies(filter: &Filter, state: &State) -> Option<AdminResponse> {
     if !filter.with_bodies {
         return None;
@@ -84,7 +84,7 @@ fn refuse_bodies(filter: &Filter, state: &State) -> Option<AdminResponse> {
     None
 }
 
-/// Closes taps that are not polled any more, as long as there is one.
+/// Closes taps that are no longer polled, as long as there are any taps.
 fn watch(state: &State) {
     let taps = state.taps.clone();
     if !taps.begin_watch() {

@@ -1,23 +1,23 @@
-//! How much memory this process may use, as its cgroups and the machine say.
+//! How much memory this process may use, by its cgroups and the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use leno_transport::budget::MIN_BUDGET;
 
-/// The share of a cgroup's limit that buffers may take: the rest is for code, TLS sessions, what
-/// discovery says, and the kernel's own socket buffers, which count towards the limit too.
+/// Buffers may take this share (a half) of the cgroup's limit. The rest is for code, TLS sessions, discovery, and the
+/// kernel's socket buffers, which count towards the limit, too.
 const SHARE_OF_LIMIT: u64 = 2;
-/// The share of the machine's memory where no cgroup sets a limit: others live there too.
+/// The share (an eighth) of the machine's memory if no cgroup sets a limit, because other programs need memory, too.
 const SHARE_OF_MACHINE: u64 = 8;
-/// The most that is taken unasked: 1 GiB, which is 16,000 bulk streams that nobody reads.
+/// The largest default: 1 GiB, which is enough for 16,000 bulk streams with clients that do not read.
 const MAX_DEFAULT: u64 = 1 << 30;
-/// "No limit" of cgroup version 1 is the largest number of pages; anything near it is none.
+/// In cgroup version 1 no limit is the largest number of pages. Values above this count as no limit.
 const NO_LIMIT: u64 = 1 << 60;
-/// Cgroups looked through from the own one upwards; deeper trees are none of a container runtime's.
+/// How many levels of cgroups are searched upwards. No container runtime creates deeper trees.
 const MAX_DEPTH: usize = 32;
 
-/// A size as people write it: bytes, or with `Ki`, `Mi` or `Gi` behind it.
+/// Parses a size: bytes, or a number with `Ki`, `Mi` or `Gi`.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
@@ -38,7 +38,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What buffers may take when nobody has said how much.
+/// The budget of buffers if none is configured.
 pub(crate) fn default_budget() -> usize {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let limit = limit(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"), read_number);
@@ -55,9 +55,8 @@ fn read_number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The least limit of the own cgroup and those above it. `cgroups` and `mounts` are what
-/// /proc/self/cgroup and /proc/self/mountinfo hold; `read` reads a file with one number, and knows
-/// none for "max".
+/// The lowest limit of the process' cgroup and those above it. `cgroups` and `mounts` are the contents of
+/// /proc/self/cgroup and /proc/self/mountinfo; `read` reads a file with one number, and returns `None` for "max".
 fn limit(cgroups: &str, mounts: &str, read: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
     let mut least = None;
     for line in cgroups.lines() {
@@ -69,7 +68,7 @@ fn limit(cgroups: &str, mounts: &str, read: impl Fn(&Path) -> Option<u64>) -> Op
         }
         let file = if version2 { "memory.max" } else { "memory.limit_in_bytes" };
         let Some((root, at)) = mount(mounts, version2) else { continue };
-        // A container sees its own cgroup as the root of the mount, by whatever path.
+        // In a container the mount shows the container's own cgroup as its root.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let own = at.join(below);
         let tree = own.ancestors().take_while(|folder| folder.starts_with(&at)).take(MAX_DEPTH);
@@ -79,7 +78,7 @@ fn limit(cgroups: &str, mounts: &str, read: impl Fn(&Path) -> Option<u64>) -> Op
     least
 }
 
-/// Where the hierarchy is mounted, and which of its cgroups stands there.
+/// The mount point of the hierarchy, and the cgroup that is mounted there.
 fn mount(mounts: &str, version2: bool) -> Option<(&str, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
@@ -95,7 +94,7 @@ fn mount(mounts: &str, version2: bool) -> Option<(&str, PathBuf)> {
     })
 }
 
-/// The machine's memory, in bytes, as /proc/meminfo says it.
+/// The machine's memory in bytes, from /proc/meminfo.
 fn machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)

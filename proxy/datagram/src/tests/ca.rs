@@ -23,7 +23,7 @@ impl Ca {
         Self { issuer: Issuer::new(params, key), root }
     }
 
-    /// Certificates of a workload that trusts this authority alone.
+    /// Certificates of a workload that trusts only this authority.
     pub(super) fn credentials(&self, of: &str) -> Credentials {
         self.credentials_trusting(of, self)
     }

@@ -1,4 +1,4 @@
-//! Who the two ends are: by certificates, and as long as these hold.
+//! Tests of the peers' certificates: who may connect, and for how long.
 
 use std::time::SystemTime;
 
@@ -93,7 +93,7 @@ fn a_revocation_ends_the_connection_at_either_end() {
     });
 }
 
-/// What a server answers to the first bytes of a stream; `None`: it is taken.
+/// The server's answer to these first bytes of a stream; `None` if it accepts them.
 async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let configs = configs(&pair.client.keyring);
@@ -126,7 +126,7 @@ fn only_ports_open_a_flow() {
     });
 }
 
-/// Passes on what clients send, and of the answers the demand to show an address alone, so that no handshake comes to its end.
+/// Forwards the packets of clients, but of the answers only Retry packets, so that no handshake completes.
 async fn dead_end(to: SocketAddr) -> SocketAddr {
     let (near, far) = (socket().await, UdpSocket::bind("127.0.0.8:0").await.unwrap());
     let at = near.local_addr().unwrap();
@@ -141,7 +141,7 @@ async fn dead_end(to: SocketAddr) -> SocketAddr {
                 }
                 received = far.recv_from(&mut other) => {
                     let (length, _) = received.unwrap();
-                    // RFC 9000 section 17.2.5.
+                    // The packet type Retry (RFC 9000 section 17.2.5).
                     let is_retry = other[0] & 0xf0 == 0xf0;
                     if let Some(client) = client.filter(|_| is_retry) {
                         near.send_to(&other[..length], client).await.unwrap();

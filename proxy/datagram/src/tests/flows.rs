@@ -1,4 +1,4 @@
-//! Flows: opened, judged, kept apart, ended.
+//! Tests of flows: how they are opened, authorized, kept apart and ended.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn datagrams_of_a_connected_and_of_an_unconnected_socket_come_back() {
         connected.send(b"two").await.unwrap();
         let length = timeout(SOON, connected.recv(&mut buffer)).await.unwrap().unwrap();
         assert_eq!(&buffer[..length], b"two");
-        // An empty datagram is one, too.
+        // An empty datagram is forwarded, too.
         unconnected.send_to(b"", pair.placeholder()).await.unwrap();
         assert_eq!(hears(&unconnected).await, (Vec::new(), pair.placeholder()));
         let asked = pair.server.gate.asked.borrow().clone();
@@ -152,7 +152,8 @@ fn a_flood_takes_no_more_than_there_is_room_for_and_harms_no_other_flow() {
     });
 }
 
-/// The bounds that the guide has: at first, once the path is known, and for a flow whose number takes another byte.
+/// The limits that the guide documents: at first, once the path's size is known, and for a flow whose number takes
+/// another byte.
 #[test]
 fn the_largest_datagrams_pass_in_both_directions_and_one_byte_more_is_dropped_and_counted() {
     const AT_FIRST: usize = 1161;

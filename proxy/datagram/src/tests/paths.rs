@@ -1,4 +1,4 @@
-//! What the network does: loss, another order, sizes, a proxy that goes.
+//! Tests of the network: loss, reordering, sizes, and a proxy that ends.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ fn what_is_too_large_is_dropped_and_counted() {
         socket.send_to(&[1; 3000], pair.placeholder()).await.unwrap();
         pair.client.counted(Count::OutboundTooLarge, 1).await;
         pair.reaches(&socket, b"still open").await;
-        // The path on loopback has room for what QUIC looks for at most.
+        // The path on loopback permits the largest size that QUIC probes for.
         let found = async {
             while pair.client.count(Count::OutboundTooLarge) < 1_000 {
                 socket.send_to(&[1; 1400], pair.placeholder()).await.unwrap();
@@ -29,7 +29,7 @@ fn what_is_too_large_is_dropped_and_counted() {
     });
 }
 
-/// Passes packets on between a client and `to`, without every fifth, and each fourth after its next.
+/// Forwards packets between a client and `to`, but drops every fifth, and swaps each fourth with the next one.
 async fn bad_path(at: SocketAddr, to: SocketAddr) {
     let (near, far) =
         (UdpSocket::bind(at).await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
@@ -103,7 +103,7 @@ fn flows_go_on_with_the_next_proxy_of_the_server() {
         pair.reaches(&socket, b"first").await;
         let Pair { ca, client, server, application } = pair;
         server.datagrams.close();
-        // The goodbye leaves.
+        // Waits until the close has been sent.
         client.counted(Count::OutboundOpened, 1).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(server);
@@ -142,12 +142,12 @@ fn packets_that_are_no_quic_change_nothing() {
     });
 }
 
-/// The kernel gave packets to the process that did not know their connection, and the flow stood still until it had been silent for
-/// too long.
+/// Regression: the kernel delivered packets to the process that did not know their connection, and the flow stalled
+/// until its idle timeout.
 #[test]
 fn a_flow_goes_on_while_the_next_process_has_the_port_and_begins_again_there() {
     run(async {
-        // The kernel's hash of the addresses would be right for half of them.
+        // By chance the kernel's hash of the addresses would be right for half of them.
         for _ in 0..8 {
             let pair = Pair::start().await;
             let socket = socket().await;

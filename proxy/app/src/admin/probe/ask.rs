@@ -1,4 +1,4 @@
-//! One question to the application.
+//! Sends one probe to the application.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use tokio_rustls::TlsConnector;
 
 use super::{Failed, Handler, Probe, Task, grpc};
 
-/// The `User-Agent` of a probe, where the kubelet's own request had none.
+/// The `User-Agent` of a probe if the kubelet's own request had none.
 const AGENT: HeaderValue = HeaderValue::from_static("kube-probe/leno");
 
-/// Asks the application once. The text says what it answered, for the kubelet's event.
+/// Probes the application once. The text describes the response, for the kubelet's event.
 pub(super) async fn ask(
     probe: &Probe,
     address: IpAddr,
@@ -40,14 +40,14 @@ pub(super) async fn ask(
             };
             let status = response.status().as_u16();
             let answer = format!("the application answered {status}");
-            // As the kubelet has it; a redirection is not followed.
+            // The kubelet uses the same range; redirects are not followed.
             let good = (200..400).contains(&status);
             if good { Ok(answer) } else { Err(Failed::Answer(answer)) }
         }
     }
 }
 
-/// A TLS connection over a stream; the application's certificate may be for any name.
+/// Starts TLS on a stream. The application's certificate may have any name.
 async fn begin(
     stream: TcpStream,
     address: IpAddr,
@@ -57,7 +57,7 @@ async fn begin(
     connector.connect(ServerName::from(address), stream).await.map_err(Failed::Tls)
 }
 
-/// The request of an HTTP probe: the headers of its pod, and those that the kubelet adds where they are missing.
+/// The request of an HTTP probe: the headers of the probe, and those that the kubelet adds if they are missing.
 fn get(
     to: SocketAddr,
     path: &str,
@@ -80,7 +80,7 @@ fn get(
     request.header(CONNECTION, "close").body(Empty::new())
 }
 
-/// Sends a request and waits for the head of its answer; the rest goes with the connection.
+/// Sends a request and waits for the head of the response. The body is discarded with the connection.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     request: Request<Empty<Bytes>>,
@@ -88,7 +88,7 @@ async fn exchange(
     let stream = TokioIo::new(stream);
     let connected = hyper::client::conn::http1::handshake(stream).await;
     let (mut sender, connection) = connected.map_err(Failed::Exchange)?;
-    // An error that ends the connection is the request's error, too.
+    // An error of the connection is also returned by the request.
     let _driver = Task(spawn_local(async move { drop(connection.await) }));
     sender.send_request(request).await.map_err(Failed::Exchange)
 }

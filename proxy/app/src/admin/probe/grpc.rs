@@ -1,4 +1,4 @@
-//! The health check of gRPC (`grpc.health.v1`, as gRPC's document on health checking has it).
+//! The gRPC health check (`grpc.health.v1`, as described in gRPC's document on health checking).
 
 use std::net::SocketAddr;
 
@@ -13,14 +13,14 @@ use tokio::task::spawn_local;
 
 use super::{Failed, Task};
 
-/// Largest answer, in bytes: a status takes two, and five before it.
+/// Largest response, in bytes: a status takes two, and its prefix five.
 const MAX_ANSWER: usize = 4096;
-/// The bytes before a message: whether it is compressed, and its length.
+/// The bytes before a message: the flag for compression, and the length.
 const PREFIX: usize = 5;
 /// `HealthCheckResponse.ServingStatus`, from 0.
 const STATUSES: [&str; 4] = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
 
-/// Runs the tasks of a connection on this thread; they end with it.
+/// Runs the tasks of a connection on this thread.
 #[derive(Clone, Copy)]
 struct Local;
 
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// Asks for the health of a service, or of the server where it has no name.
+/// Requests the health of a service, or of the whole server if the name is empty.
 pub(super) async fn check(
     stream: TcpStream,
     (to, service): (SocketAddr, &str),
@@ -61,7 +61,7 @@ pub(super) async fn check(
 fn message(service: &str) -> Vec<u8> {
     let mut fields = Vec::new();
     if !service.is_empty() {
-        // Field 1, of the type with a length (2).
+        // The tag: field 1 with wire type 2 (length-delimited).
         fields.push(1 << 3 | 2);
         let mut length = service.len();
         while length >= 0x80 {
@@ -82,7 +82,7 @@ fn judge(head: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Result<String, 
         return Err(Failed::Answer(format!("the application's grpc-status is {status}")));
     }
     let message = body.get(PREFIX..).unwrap_or_default();
-    // Field 1, a number (0); one that is left out is 0.
+    // Field 1 with wire type 0 (varint); a missing field is 0.
     let serving = match message {
         [0x08, number, ..] => usize::from(*number),
         _ => 0,

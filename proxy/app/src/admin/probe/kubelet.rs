@@ -1,8 +1,8 @@
-//! Probes that a kubelet sends to the workload itself, because its pod is in node mode and was not changed.
+//! Answers probes that a kubelet sends to the workload itself: in node mode the pod's probes are not rewritten.
 //!
-//! A connection from the node whose first bytes are the request of a probe ends here: the application is asked as for
-//! `/probe/...`, and nothing of what the client has sent reaches it. Other clients may have the address of the node, so
-//! that the name of the client (`User-Agent`) decides, too.
+//! If a connection from the node begins with the request of a probe, it ends here: the application is probed as for
+//! `/probe/...`, and no byte of the client reaches it. Other clients may have the address of the node, too, so the
+//! `User-Agent` must also be that of a kubelet.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::{KUBELET, Probes};
 
-/// What a kubelet asks, and where it asks from.
+/// The probes of a kubelet, and the addresses that it sends them from.
 #[derive(Clone, Debug)]
 pub(crate) struct KubeletCalls {
     probes: Probes,
@@ -23,7 +23,7 @@ pub(crate) struct KubeletCalls {
 }
 
 impl KubeletCalls {
-    /// `None` if there is nothing to answer.
+    /// `None` if there are no probes to answer.
     pub(crate) fn new(probes: Probes, addresses: Vec<IpAddr>) -> Option<Self> {
         (!addresses.is_empty() && !probes.is_empty()).then_some(Self { probes, addresses })
     }
@@ -64,20 +64,20 @@ impl ProbeAnswers for KubeletCalls {
                 "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}"
             );
             let answer = format!("{head}\r\nConnection: close\r\n\r\n{reason}");
-            // A kubelet that has left asks again.
+            // An error means that the kubelet has left; it will probe again.
             let _left = stream.write_all(answer.as_bytes()).await;
             let _left = stream.shutdown().await;
         })
     }
 }
 
-/// What a request line asks for.
+/// The target in a request line.
 enum Target<'b> {
-    /// With what follows it.
+    /// The path of a GET, and the bytes after it.
     Of(&'b str, &'b [u8]),
-    /// The line is not complete.
+    /// The line is not complete yet.
     Begun,
-    /// No GET.
+    /// The method is not GET.
     Other,
 }
 
@@ -93,7 +93,7 @@ fn target(bytes: &[u8]) -> Target<'_> {
     std::str::from_utf8(target).map_or(Target::Other, |target| Target::Of(target, head))
 }
 
-/// The name of the client in a head, empty without one; `None` if the head is not complete.
+/// The `User-Agent` in a head, empty if it has none; `None` if the head is not complete.
 fn agent(head: &[u8]) -> Option<&[u8]> {
     let end = head.windows(4).position(|four| four == b"\r\n\r\n")?;
     let lines = head.get(..end)?.split(|byte| *byte == b'\n');
@@ -106,7 +106,8 @@ fn agent(head: &[u8]) -> Option<&[u8]> {
     Some(values.next().unwrap_or_default())
 }
 
-/// Whether a client of this name is a kubelet that sends a probe with these headers, in which the pod may name it.
+/// Whether a client with this `User-Agent` is a kubelet that sends a probe with these headers, among which the pod may
+/// set the `User-Agent`.
 fn is_kubelet(agent: &[u8], headers: &[(String, String)]) -> bool {
     let is_agent = |name: &str| name.eq_ignore_ascii_case(USER_AGENT.as_str());
     match headers.iter().find(|(name, _)| is_agent(name)) {
