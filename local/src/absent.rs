@@ -1,4 +1,5 @@
-//! Files and directories that documents name and this machine does not have: what needs them waits for them.
+//! Finds files and directories that documents name and that this machine does not have. Instances that need them wait
+//! for them.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +9,7 @@ use leno_resources::{Documents, Located, Object, Outline, Workload};
 
 use crate::plan::{InstanceLaunch, Plan};
 
-/// What has to be at a path.
+/// What a path must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathKind {
     File,
@@ -25,7 +26,7 @@ pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
             *instance.name.namespace == *workload.metadata.namespace
                 && *instance.workload == *workload.metadata.name
         });
-        // Without replicas nothing needs them.
+        // A workload without replicas needs no files.
         let Some(instance) = first else { continue };
         for (path, reason) in absent(workload, &instance.launch) {
             found.push(finding(located, outline, &path, reason));
@@ -34,7 +35,7 @@ pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     found
 }
 
-/// The fields of a workload whose file is not there, and the reason.
+/// The fields of a workload whose file is missing, each with the reason.
 fn absent(workload: &Workload, launch: &InstanceLaunch) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut look = |field: String, path: &Path, kind: PathKind| {
@@ -50,7 +51,7 @@ fn absent(workload: &Workload, launch: &InstanceLaunch) -> Vec<(String, String)>
     for (index, volume) in launch.volumes.iter().enumerate() {
         look(format!("spec.volumes[{index}].path"), &volume.from, PathKind::Either);
         let others = launch.volumes.iter().filter(|other| other.onto != volume.onto);
-        // What is in another volume is not at this path of the machine.
+        // This path is inside another volume, so it need not exist on this machine.
         if others.clone().any(|other| volume.onto.starts_with(&other.onto)) {
             continue;
         }

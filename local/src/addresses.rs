@@ -1,5 +1,5 @@
-//! The addresses of a mesh: workloads and service VIPs, IPv4 and IPv6 with the same number, given
-//! out in a fixed order and kept as long as their owner stays.
+//! The addresses of a mesh: those of workloads and service VIPs, IPv4 and IPv6 with the same number. They are assigned
+//! in a fixed order and kept as long as their owner exists.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,12 +23,12 @@ pub struct Subnet {
     v6: Option<Ipv6Addr>,
 }
 
-/// Who has which number.
+/// The number of each owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     taken: BTreeMap<(String, String), u16>,
-    /// Where the search for the next number begins: a number that became free rests as long as
-    /// possible, because clients may still hold the address.
+    /// Where the search for the next number begins: a freed number is reused as late as possible, because clients may
+    /// still use its address.
     next: u16,
 }
 
@@ -68,7 +68,7 @@ impl Subnet {
         u16::from_be_bytes([high, low])
     }
 
-    /// The number of an address, none when it is not in the range or not for use.
+    /// The number of an address; `None` if it is not in the range or not usable.
     #[must_use]
     pub fn number(&self, address: IpAddr) -> Option<u16> {
         let number = match (address, self.v6) {
@@ -99,9 +99,9 @@ impl Subnet {
 }
 
 impl Allocation {
-    /// Gives each name in `wanted` a number: the one it had, or else the next free one, in the order
-    /// of the names. `reserved` numbers are never given. Numbers of names that are no longer wanted
-    /// are free again. `None` if the range is exhausted.
+    /// Gives each name in `wanted` a number: the one it had, or else the next free one, in the order of the names.
+    /// `reserved` numbers are never assigned. Numbers of names that are no longer wanted become free. `None` if the
+    /// range is exhausted.
     #[must_use]
     pub fn assign(
         &self,
@@ -139,7 +139,7 @@ impl Allocation {
     }
 }
 
-/// The first free number at or after `start`, going round once.
+/// The first free number at or after `start`, wrapping around once.
 fn free_from(start: u16, used: &std::collections::BTreeSet<u16>) -> Option<u16> {
     let in_order = (start..=MAX_NUMBER).chain(1..start.min(MAX_NUMBER));
     in_order.into_iter().find(|number| *number > 0 && !used.contains(number))

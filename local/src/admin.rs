@@ -1,4 +1,4 @@
-//! Asking a proxy's admin server, from the namespace in which it can be reached.
+//! A client for a proxy's admin server, which may be in another network namespace.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,10 +12,10 @@ use tokio::net::TcpSocket;
 use crate::error::{Attempt, Result};
 use crate::netns::Netns;
 
-/// Which admin server, and from where.
+/// An admin server, and the namespace from which it is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
-    /// The namespace to ask from; `None` for the one of this process.
+    /// The namespace to connect from; `None` for the one of this process.
     netns: Option<&'a Netns>,
     address: SocketAddr,
     bound: Duration,
@@ -40,14 +40,14 @@ impl<'a> Admin<'a> {
         Self { netns: None, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
     }
 
-    /// What accounts for connections, at the gateway `address`, from the namespace of this process.
+    /// The server of flow metrics, at the gateway `address`, from the namespace of this process.
     #[must_use]
     pub fn accounts(address: IpAddr) -> Self {
         let address = SocketAddr::new(address, ports::AGENT_ADMIN);
         Self { address, ..Self::here(address.ip()) }
     }
 
-    /// The same, with another bound on how long an answer may take.
+    /// The same server with another bound on how long a response may take.
     #[must_use]
     pub fn bounded(self, bound: Duration) -> Self {
         Self { bound, ..self }

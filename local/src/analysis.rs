@@ -1,4 +1,4 @@
-//! Files, or a mesh that runs, as `leno explain` and `leno analyze` take them.
+//! The model of files or of a running mesh, for `leno explain` and `leno analyze`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,13 @@ use crate::plan::{Plan, PlanDefaults, ProcessSharing, ProxyMode};
 use crate::ranges::{MeshRanges, RequestedRanges};
 use crate::status::{FileMistake, InstanceStatus, MeshStatus};
 
-/// Most mistakes that the status of a mesh keeps.
+/// Most mistakes in the status of a mesh.
 const MAX_MISTAKES: usize = 100;
 
-/// The mesh that runs, by what its control plane was told last.
+/// The model of the running mesh, from the last state that was written for its control plane.
 ///
 /// # Errors
-/// [`Error::NotRunning`], and where its state cannot be read.
+/// [`Error::NotRunning`], or if its state cannot be read.
 pub fn running(mesh: &str) -> Result<MeshModel> {
     let layout = Layout::new(mesh)?;
     let status = MeshStatus::read(&layout)?;
@@ -41,7 +41,7 @@ pub fn running(mesh: &str) -> Result<MeshModel> {
     let mesh_of =
         MeshModel::new(documents.objects.into_iter().map(|located| located.value).collect());
     let mesh_of = mesh_of.of_leno_up(way_out);
-    // Where things are written is in the files that it follows, if they are still what they were.
+    // Line numbers come from the files that the mesh follows, unless these have changed since.
     let written = followed_by(mesh).ok().and_then(|(files, _)| compose::load(&files).ok());
     Ok(match written {
         Some(written) => mesh_of.written_in(&written),
@@ -49,10 +49,10 @@ pub fn running(mesh: &str) -> Result<MeshModel> {
     })
 }
 
-/// The endpoints that the proxies of a workload of a mesh eject now. A proxy that does not answer reports none.
+/// The endpoints that the proxies of a workload have ejected. A proxy that does not answer counts as having none.
 ///
 /// # Errors
-/// [`Error::NotRunning`], and where there is no such workload.
+/// [`Error::NotRunning`], or if there is no such workload.
 pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<EjectedEndpoint>> {
     let status = MeshStatus::read(&Layout::new(mesh)?)?;
     let mut all = Vec::new();
@@ -68,7 +68,7 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
     Ok(all)
 }
 
-/// A page of the admin server of each of these instances' proxies, or why there is none.
+/// A page of the admin server of each of these instances' proxies, or the error.
 ///
 /// # Errors
 /// [`Error::NotRunning`].
@@ -94,17 +94,17 @@ pub async fn pages(
     Ok(all)
 }
 
-/// The mesh that files would make at these addresses, every instance of it ready.
+/// The model of the mesh that these files describe, with these addresses, and with all instances ready.
 ///
 /// # Errors
-/// Every reason why `leno up` would refuse the files.
+/// All reasons why `leno up` would reject the files.
 pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<MeshModel> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents, self::ranges(ranges)?).map_err(|problems| refused(&problems))?;
     Ok(MeshModel::new(objects(&plan)).of_leno_up(OutsideReach::WithUplink).written_in(&documents))
 }
 
-/// The addresses of a mesh that `leno up` is to run, on a machine without routes that lead there.
+/// The address ranges that `leno up` would use on a machine without conflicting routes.
 ///
 /// # Errors
 /// When both ranges are the same.
@@ -115,7 +115,7 @@ pub fn ranges(asked: RequestedRanges) -> Result<MeshRanges> {
 /// The files that a mesh follows, and its addresses.
 ///
 /// # Errors
-/// [`Error::NotRunning`], and where it reads standard input.
+/// [`Error::NotRunning`], or if it reads standard input.
 pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     let status = MeshStatus::read(&Layout::new(mesh)?)?;
     if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
@@ -125,7 +125,7 @@ pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     Ok((status.files, status.ranges))
 }
 
-/// The mistakes in files of a mesh with these addresses, and why they cannot be read where they cannot.
+/// The mistakes in the files of a mesh with these addresses. If they cannot be parsed, the reasons.
 #[must_use]
 pub fn findings(files: &[PathBuf], ranges: MeshRanges) -> Vec<Finding> {
     let documents = match compose::load(files) {
@@ -143,7 +143,7 @@ pub fn findings(files: &[PathBuf], ranges: MeshRanges) -> Vec<Finding> {
     findings
 }
 
-/// The paths that say nothing: most likely not the ones that were meant.
+/// The paths without documents, which are probably not the ones that were meant.
 fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
     let finding = |(path, reason): (&PathBuf, &str)| {
         Finding::of_file(Severity::Error, "no-documents", &path.to_string_lossy(), reason)
@@ -151,7 +151,7 @@ fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
     silent(paths, documents).into_iter().map(finding).collect()
 }
 
-/// The paths that hold no document, with what they hold instead.
+/// The paths without documents, with what they contain instead.
 pub(crate) fn silent<'a>(
     paths: &'a [PathBuf],
     documents: &Documents,
@@ -181,7 +181,7 @@ pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     analyze(documents, objects(plan))
 }
 
-/// Them as the status of the mesh keeps them: the first hundred.
+/// The mistakes for the status of the mesh: the first hundred.
 pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<FileMistake> {
     let all = findings_of(documents, plan).into_iter().take(MAX_MISTAKES);
     let mistake = |one: Finding| FileMistake {
@@ -191,7 +191,7 @@ pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<FileMistake> {
     all.map(mistake).collect()
 }
 
-/// As `leno up` plans them, less what it does not: static proxies.
+/// The plan of `leno up`; static proxies are left out.
 fn plan(documents: &Documents, ranges: MeshRanges) -> Result<Plan, Vec<Problem>> {
     let defaults = PlanDefaults {
         mtls: MtlsMode::default(),

@@ -28,17 +28,17 @@ use crate::netns::Netns;
 use crate::record::{self, RecordedProcess};
 use crate::status::{InstancePhase, InstanceStatus, MeshStatus, ProxyProcess, Schedule};
 
-/// Metric of a proxy: when its certificate ends, in seconds since 1970.
+/// A proxy's metric: when its certificate expires, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
-/// Metric of the control plane: 1 when it has taken the documents in as they are now.
+/// A metric of the control plane: 1 if it has loaded the present documents.
 const LAST_GOOD: &str = "leno_control_last_reload_good";
-/// Metric of a proxy: 1 while the control plane is connected.
+/// A proxy's metric: 1 while the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// Metric of a proxy that carries datagrams.
 const FLOWS_OF_DATAGRAMS: &str = "leno_datagram_flows_open";
 
-/// Longest wait for an answer of a proxy or the control plane, both of this machine. All are asked at once, and one that gives no
-/// answer is not asked again.
+/// Longest wait for a response of a proxy or of the control plane, which are on this machine. All are polled at once,
+/// and one that does not answer is not polled again.
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// The state of a machine and of the mesh on it.
@@ -46,22 +46,22 @@ const ANSWER: Duration = Duration::from_secs(3);
 pub struct MachineHealth {
     /// What the machine can do.
     pub machine: leno_capture::ProbeReport,
-    /// The findings about the mesh, none when it does not run.
+    /// The findings about the mesh; `None` if it does not run.
     pub mesh: Option<Vec<CheckResult>>,
 }
 
 impl MachineHealth {
-    /// Looks at the machine, and at the mesh if it runs.
+    /// Examines the machine, and the mesh if it runs.
     ///
     /// # Errors
-    /// When the mesh runs and cannot be looked at.
+    /// When the mesh runs and cannot be examined.
     pub async fn run(layout: &Layout) -> Result<Self> {
         let mesh = match MeshStatus::read(layout) {
             Ok(status) => {
                 Some(room(layout.directory()).into_iter().chain(mesh(&status).await?).collect())
             }
             Err(Error::NotRunning { .. }) => left_behind(layout),
-            // The machine can be looked at all the same.
+            // The machine can be examined anyway.
             Err(error) => Some(vec![whole_mesh().bad(error.chain())]),
         };
         Ok(Self { machine: leno_capture::ProbeReport::probe(), mesh })
@@ -89,12 +89,12 @@ fn files() -> Check {
     Check::new("files", "Were the documents accepted as they are now?")
 }
 
-/// The finding about a file system that is full: `leno up` writes neither what it knows, which all commands read, nor its log.
+/// The finding about a full file system: `leno up` can write neither its status, which all commands read, nor its log.
 fn room(state: &Path) -> Option<CheckResult> {
     let check = || Check::new("state", "Is there room for what leno up writes?");
     let place = state.display();
     match statvfs(state) {
-        // One without a bound has no blocks.
+        // Some file systems have no size.
         Ok(of) if of.blocks() == 0 || of.blocks_available() > 0 => None,
         Ok(_) => {
             let text =
@@ -133,7 +133,7 @@ async fn mesh(status: &MeshStatus) -> Result<Vec<CheckResult>> {
     let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
     findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
     findings.extend(descriptors::short_of(&status.instances));
-    // All at once: a proxy that hangs holds up one answer, not the report.
+    // All at once, so that a proxy that hangs only delays its own finding.
     let instances =
         status.instances.iter().map(|instance| of_instance((&status.mesh, instance), &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
@@ -212,8 +212,8 @@ fn application((mesh, instance): (&str, &InstanceStatus)) -> CheckResult {
     Check::new(subject, "Does the application run, and listen on its ports?").result(level, text)
 }
 
-/// Where an application is in its life, and why it is not further: what `leno up` has seen, and the
-/// ports of it that are `closed` now.
+/// The phase of an application, and why it is not further: what `leno up` has recorded, and the ports that are `closed`
+/// now.
 #[must_use]
 pub fn state(
     (mesh, instance): (&str, &InstanceStatus),
@@ -239,7 +239,7 @@ pub fn state(
                 text += &format!(", {} in a row", times(trouble.times));
             }
             if let Some(next) = trouble.next_try_unix_ms {
-                // Up to the whole second, as a person would say it.
+                // Rounded up to whole seconds.
                 text += &format!(", next try in {} s", ((next - now_unix_ms).max(0) + 999) / 1000);
             }
             if !trouble.last_line.is_empty() {
@@ -257,9 +257,9 @@ pub fn state(
     text + &unserved((mesh, instance))
 }
 
-/// That an application would take traffic and its proxy does not serve it, and how that has ended.
+/// Text about an application that would take traffic but is not served by its proxy, with how the proxy ended.
 fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
-    // An application is started once its proxy serves.
+    // The application is only started once its proxy serves.
     let is_held_up = match instance.phase {
         InstancePhase::Running => !instance.ready,
         InstancePhase::Starting => instance.pid.is_none(),
@@ -277,13 +277,13 @@ fn unserved((mesh, instance): (&str, &InstanceStatus)) -> String {
     }
 }
 
-/// Where an operator finds what the proxy of an instance prints.
+/// How the operator finds the output of an instance's proxy.
 fn printed_by((mesh, instance): (&str, &InstanceStatus)) -> String {
     let logs = command(mesh, &format!("logs --proxy {}", instance.workload));
     format!("`{logs}` has what it prints")
 }
 
-/// What a schedule has done, and what comes next.
+/// The past and the next runs of a schedule.
 fn runs(schedule: &Schedule, now_unix_ms: i64) -> String {
     let seconds = |from: i64, to: i64| roughly((to - from).max(0) as f64 / 1000.0);
     let mut text = match (schedule.running, schedule.started_unix_ms) {
@@ -321,7 +321,7 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
         }
     }
     text += &format!(", mTLS {}", instance.mtls);
-    // One that gives no answer is not asked again: the first has said why.
+    // If the first request failed, its error is shown, and no other page is requested.
     if answers {
         match admin.get("/metrics").await {
             Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
@@ -349,7 +349,7 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
     check.bad(text).remedy(printed_by((mesh, instance)))
 }
 
-/// The processes of a proxy that gives no answer.
+/// The processes of a proxy that does not answer.
 fn processes(instance: &InstanceStatus) -> String {
     let pids = instance.proxy.as_ref().map(ProxyProcess::pids).unwrap_or_default();
     let group = instance.proxy.as_ref().and_then(|process| process.group.as_deref());
@@ -361,7 +361,8 @@ fn processes(instance: &InstanceStatus) -> String {
     pids.into_iter().map(process).collect()
 }
 
-/// The broker of an instance in node mode, if a signal has stopped it. It is not replaced, as that would cut what the instance has.
+/// A finding if a signal has stopped the broker of an instance in node mode. It is not replaced, because that would cut
+/// the instance's connections.
 fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     instance.proxy.as_ref()?.group.as_ref()?;
     let cgroup = Cgroup::at(instance.surroundings.cgroup.with_file_name("proxy"));
@@ -372,7 +373,7 @@ fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     Some(check.bad(text).remedy(format!("`kill -CONT {pid}` has it go on")))
 }
 
-/// The proxy that is to serve an instance in place of the one that does, if it does not do so yet.
+/// A finding if the next proxy of an instance does not serve it yet.
 fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     let why = instance.proxy_waits.as_ref()?;
     let subject = format!("{}/{} next proxy", instance.namespace, instance.name);
@@ -380,7 +381,7 @@ fn next_proxy(instance: &InstanceStatus) -> Option<CheckResult> {
     Some(check.warning(format!("the one before serves on: {why}")))
 }
 
-/// What a proxy's counts say of its health, which `text` names.
+/// Adds the health that a proxy's metrics show to `text`.
 fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
     let samples = metrics::parse(page);
     let left = value(&samples, EXPIRATION).map(|end| end - unix_now());
@@ -409,11 +410,11 @@ fn counted(page: &str, mut healthy: bool, text: &mut String) -> bool {
 }
 
 fn unix_now() -> f64 {
-    // A clock before 1970 makes every certificate look fresh, which its proxy knows better.
+    // With a clock before 1970 every certificate looks valid, but its proxy reports the truth.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// A time in its largest unit.
+/// A duration in its largest unit.
 fn roughly(seconds: f64) -> String {
     match seconds {
         s if s >= 172_800.0 => format!("{:.0} days", s / 86_400.0),

@@ -4,19 +4,19 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::record;
 
-/// What became of one mesh.
+/// The result for one mesh.
 #[derive(Debug)]
 pub struct CleanupOutcome {
     /// The name of the mesh.
     pub mesh: String,
-    /// Whether everything of it is gone; [`Error::Running`] when it was left alone.
+    /// Whether everything of it was removed; [`Error::Running`] if it was skipped because it runs.
     pub result: Result<()>,
 }
 
 /// Removes everything of the named mesh, or of every mesh whose `leno up` has ended.
 ///
 /// # Errors
-/// When the name is not one.
+/// When the name is not valid.
 pub fn cleanup(mesh: Option<&str>) -> Result<Vec<CleanupOutcome>> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NeedsRoot);

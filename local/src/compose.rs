@@ -1,8 +1,8 @@
-//! Compose files, as the documents that `leno up` runs.
+//! Translates Compose files into documents for `leno up`.
 //!
-//! A service becomes a Workload, each part of which keeps the field and the line that it was made from, so that
-//! whatever is found in it later names them. What Leno cannot do as the file says is refused, each with its line and
-//! a remedy; what has no effect on a mesh is listed as ignored.
+//! A service becomes a Workload. Each part of it records the field and the line that it comes from, so that later
+//! errors name these. Fields that Leno cannot honour are rejected, each with its line and a remedy. Fields without an
+//! effect on a mesh are listed as ignored.
 
 mod fields;
 mod interpolation;
@@ -20,7 +20,7 @@ use serde_saphyr::Spanned;
 
 use fields::Fields;
 
-/// Fields of a Compose file, with what they have in `leno up`.
+/// The fields of a Compose file, with their meaning for `leno up`.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
 /// Reads the documents of files, folders and standard input, among them Compose files.
@@ -51,7 +51,7 @@ struct Name {
     place: Position,
 }
 
-/// What is found out while a file is translated.
+/// The state of a translation.
 struct Draft {
     file: String,
     problems: Vec<Problem>,
@@ -59,14 +59,14 @@ struct Draft {
 }
 
 impl File {
-    /// `None` for a text that is no Compose file: one without `services`, or with a `kind`. Mistakes in it are
-    /// found by the reader of documents.
+    /// `None` if the text is not a Compose file: it has no `services`, or it has a `kind`. The parser of documents
+    /// reports mistakes in it.
     fn read(path: &Path, text: &str) -> Option<Result<Self, Problem>> {
         #[derive(Deserialize)]
         struct Services {
             services: BTreeMap<Name, Service>,
         }
-        // Only a text that has this word can be one, and most files of documents do not.
+        // Only a text with this word can be a Compose file, and most documents do not have it.
         if !text.contains("services") {
             return None;
         }
@@ -149,8 +149,8 @@ impl Draft {
         self.problems.push(Problem { file, place, path: path.to_owned(), reason });
     }
 
-    /// Adds the problems of a document as problems of what it was made from. Those of a field that is refused
-    /// already are consequences of that.
+    /// Adds the problems of a document as problems of the fields that it was made from. Problems of a field that was
+    /// rejected already are consequences, and are dropped.
     fn add(&mut self, found: Vec<Problem>, origins: &[DocumentOrigin]) {
         let refused: Vec<String> = self.problems.iter().map(|one| one.path.clone()).collect();
         for problem in found {
@@ -161,7 +161,7 @@ impl Draft {
         }
     }
 
-    /// Lists what has no effect.
+    /// Lists a field that has no effect.
     fn ignore(&mut self, place: Position, path: &str) {
         let value = IgnoredDocument { api_version: "compose".to_owned(), kind: path.to_owned() };
         self.ignored.push(Located { value, file: self.file.as_str().into(), place });

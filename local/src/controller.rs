@@ -22,10 +22,10 @@ use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
 use crate::up::UpOptions;
 
-/// How long it may take to end; it holds nothing that is not on disk.
+/// How long it may take to end; all of its state is on disk.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The running control plane. It is started again whenever it ends; proxies live on meanwhile.
+/// The running control plane. It is started again whenever it ends; proxies continue without it meanwhile.
 #[derive(Debug)]
 pub struct Controller {
     pid: Rc<Cell<Option<i32>>>,
@@ -33,25 +33,25 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Its process, none while there is none.
+    /// Its process; `None` while it does not run.
     #[must_use]
     pub fn pid(&self) -> Option<i32> {
         self.pid.get()
     }
 
-    /// Comes back when it has ended, as the mesh's stop has it.
+    /// Returns when it has ended after the mesh was stopped.
     pub async fn ended(self) {
-        // A panic has been printed, and the process ends with the mesh's control group.
+        // A panic was printed, and the process ends with the control group of the mesh.
         let _ = self.task.await;
     }
 }
 
 /// Starts the control plane and keeps it running until `stop` reaches [`StopStage::All`].
 ///
-/// Tells `changed` whenever its process is another one.
+/// Notifies `changed` whenever there is a new process.
 ///
 /// # Errors
-/// When its control group cannot be made.
+/// When its control group cannot be created.
 pub fn start(
     mesh: &Rc<MeshContext>,
     options: &UpOptions,
@@ -86,8 +86,7 @@ pub fn start(
     Ok(Controller { pid, task })
 }
 
-/// Where its `/metrics` and `/ready` are: on loopback of the bridge's namespace, which no workload
-/// can reach.
+/// The address of its `/metrics` and `/ready`: on loopback in the bridge's namespace, which workloads cannot reach.
 #[must_use]
 pub fn admin() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, ports::ADMIN))
@@ -126,7 +125,7 @@ fn task(mesh: &MeshContext, options: &UpOptions, group: &Cgroup) -> Result<Proce
     }
     let environment: BTreeMap<OsString, OsString> =
         [("LENO_LOG".into(), options.log.clone().into())].into();
-    // It resolves names outside of the mesh, of issuers of tokens, as instances do.
+    // It resolves names outside of the mesh, for example of token issuers, in the same way as instances.
     let gateway = mesh.switch.subnet().gateway();
     let names = ResolverNames {
         instance: "leno-controller",

@@ -8,11 +8,11 @@ use nix::unistd::{Gid, Group, Uid, User};
 use crate::plan::RunAs;
 use crate::root;
 
-/// Those of a user and a group of this machine or of a root file system, and of the caller where they are
-/// not named.
+/// The credentials for a user and a group of this machine or of a root file system. What is not named is taken from the
+/// caller.
 ///
 /// # Errors
-/// The field at fault, `user` or `group`, and why.
+/// The invalid field, `user` or `group`, and the reason.
 pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     if let Some(root) = &account.root {
         return within(root, account);
@@ -21,7 +21,7 @@ pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)>
         None => ProcessCredentials::invoking(),
         Some(wanted) => {
             let (uid, user) = find_user(wanted).map_err(|reason| ("user", reason))?;
-            // A number that no user has comes with the group of the same number.
+            // If no user has this number, the group of the same number is used.
             let gid = user.map_or(Gid::from_raw(uid.as_raw()), |user| user.gid);
             ProcessCredentials::of_user(uid, gid)
         }
@@ -35,14 +35,14 @@ pub fn of(account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)>
     Ok(credentials)
 }
 
-/// Those of a root file system's own accounts.
+/// The credentials from the accounts of a root file system.
 fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static str, String)> {
     let missing = |what: &'static str, wanted: &str| {
         let root = root.display();
         (what, format!("{root} has no {what} {wanted:?}: write one that it has, or a number"))
     };
     let mut credentials = match &account.user {
-        // Homes of this machine are not there.
+        // The home directories of this machine do not exist there.
         None => ProcessCredentials { home: Some("/".into()), ..ProcessCredentials::invoking() },
         Some(wanted) => match (root::user(root, wanted), wanted.parse()) {
             (Some(user), _) => {
@@ -56,7 +56,7 @@ fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static 
                     name: Some(user.name),
                 }
             }
-            // A number that no user has comes with the group of the same number.
+            // If no user has this number, the group of the same number is used.
             (None, Ok(number)) => ProcessCredentials {
                 uid: Uid::from_raw(number),
                 gid: Gid::from_raw(number),
@@ -80,7 +80,7 @@ fn within(root: &Path, account: &RunAs) -> Result<ProcessCredentials, (&'static 
     Ok(credentials)
 }
 
-/// A user by name or number. A number need not be a user's.
+/// A user by name or number. A number need not belong to a user.
 fn find_user(wanted: &str) -> Result<(Uid, Option<User>), String> {
     let failed = |errno| format!("the user {wanted:?} cannot be looked up: {errno}");
     if let Ok(number) = wanted.parse() {

@@ -1,8 +1,8 @@
-//! DNS for workloads: the names of services and instances as in a Kubernetes cluster; everything
-//! else is asked of the host's own resolvers.
+//! DNS for workloads: the names of services and instances as in a Kubernetes cluster. Other names are resolved by the
+//! host's resolvers.
 //!
-//! A meshed client gets a service's VIP. For an unmeshed one nothing routes a VIP, so it gets the
-//! addresses of the endpoints; who is who is told by the address a query comes from.
+//! A meshed client gets a service's VIP. VIPs are not routed for unmeshed clients, so these get the addresses of the
+//! endpoints. The source address of a query identifies the client.
 
 #![cfg_attr(
     not(test),
@@ -25,5 +25,5 @@ pub use forward::Upstreams;
 pub use server::{Sockets, serve};
 pub use zone::{EndpointNames, PortName, ServiceNames, Zone, ZoneAnswer};
 
-/// The domain below which all names of a mesh are.
+/// The domain of all names of a mesh.
 pub const DOMAIN: &str = "cluster.local";

@@ -1,5 +1,5 @@
-//! The environment of applications: little of the shell that `leno up` was started in, so that a
-//! secret there does not reach every workload.
+//! The environment of applications. Little of the shell in which `leno up` was started is passed on, so that its
+//! secrets do not reach every workload.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,33 +11,33 @@ use crate::error::{Attempt, Error, Result};
 use crate::plan::PlannedInstance;
 use crate::root;
 
-/// What every application gets from the shell: what programs need to run at all, and how people read
-/// and count. Everything else is named by `env`, `envFile`, `inheritEnv` or `--env-file`.
+/// The variables that every application gets from the shell: those that programs need in order to run, and the locale
+/// and time zone. Others must be named by `env`, `envFile`, `inheritEnv` or `--env-file`.
 const PASSED: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ"];
-/// Those of them that are paths.
+/// Those of them that contain paths.
 const PATHS: [&str; 3] = ["PATH", "HOME", "SHELL"];
-/// Largest file of variables, in bytes: far above what a kernel passes to a program (128 KiB each).
+/// Largest file of variables, in bytes: far above the kernel's limit for one variable (128 KiB).
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Where the variables of applications come from.
+/// The sources of the variables of applications.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     shell: BTreeMap<String, String>,
-    /// Those of `--env-file`.
+    /// The variables of `--env-file`.
     given: BTreeMap<String, String>,
     /// The address of the control plane's SPIFFE Workload API.
     workload_api: Option<String>,
-    /// That of the one which issues the proxies' certificates instead.
+    /// The address of the SPIFFE Workload API that issues the proxies' certificates instead of the control plane, if
+    /// there is one.
     other_api: Option<WorkloadApiAddress>,
 }
 
-/// Where clients of the SPIFFE Workload API look for its address (SPIFFE Workload Endpoint, section 4).
+/// The variable in which clients of the SPIFFE Workload API find its address (SPIFFE Workload Endpoint, section 4).
 const WORKLOAD_API: &str = "SPIFFE_ENDPOINT_SOCKET";
 
 impl Environment {
-    /// The shell's variables, and those of files for all workloads. A variable that is not UTF-8 is
-    /// left out.
+    /// The shell's variables, and those of the files for all workloads. A variable that is not UTF-8 is omitted.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -53,16 +53,16 @@ impl Environment {
         Ok(environment)
     }
 
-    /// The same with the address of a SPIFFE Workload API, for applications that see its socket: that of its proxy, `other` by
-    /// default, else the control plane's `own`.
+    /// Adds the address of a SPIFFE Workload API, for applications that can see its socket. The default is the API of
+    /// their proxy, `other`, if there is one, else `own`, that of the control plane.
     #[must_use]
     pub fn with_workload_api(self, own: &Path, other: Option<&WorkloadApiAddress>) -> Self {
         let own = Some(format!("unix://{}", own.display()));
         Self { workload_api: own, other_api: other.cloned(), ..self }
     }
 
-    /// All variables of an instance's application. Its files are read now, so that each start of the
-    /// application has them as they are.
+    /// All variables of an instance's application. Its files are read now, so each start of the application uses their
+    /// present content.
     ///
     /// # Errors
     /// When one of its files cannot be read.
@@ -73,14 +73,14 @@ impl Environment {
     ) -> Result<BTreeMap<String, String>> {
         let launch = &instance.launch;
         let inherited = launch.inherited.iter().map(String::as_str);
-        // In a root of its own the paths of this machine lead nowhere.
+        // In a root file system of its own, paths of this machine are invalid.
         let elsewhere = |name: &&str| launch.root.is_some() && PATHS.contains(name);
         let passed = PASSED.into_iter().filter(|name| !elsewhere(name));
         let path = launch.root.iter().map(|_| ("PATH".to_owned(), root::PATH.to_owned()));
         let mut all: BTreeMap<String, String> = path
             .chain(passed.chain(inherited).flat_map(|pattern| self.matching(pattern)))
             .collect();
-        // In a root of its own the socket is where a volume puts it.
+        // In a root file system of its own, the socket is where a volume is mounted.
         let api = launch.certificates.workload_api(self.other_api.as_ref());
         let api = api.map(ToString::to_string).or_else(|| self.workload_api.clone());
         let api = api.filter(|_| launch.root.is_none());
@@ -97,7 +97,7 @@ impl Environment {
         Ok(all)
     }
 
-    /// The shell's variables of a name, or with a beginning before `*`.
+    /// The shell's variables with this name, or with the prefix before `*`.
     fn matching(&self, pattern: &str) -> Vec<(String, String)> {
         let fits = |name: &str| match pattern.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
@@ -122,9 +122,9 @@ impl Environment {
         })
     }
 
-    /// Reads lines `NAME=VALUE` as Docker does: empty lines and those that begin with `#` are left
-    /// out, `NAME` alone takes the shell's value. Quotes around a value are removed, `export ` before
-    /// a name too. An error has its line.
+    /// Parses lines `NAME=VALUE` as Docker does: empty lines and those that begin with `#` are skipped, and `NAME`
+    /// alone takes the shell's value. Quotes around a value and `export ` before a name are removed. An error has its
+    /// line.
     fn parse(&self, text: &str) -> Result<BTreeMap<String, String>, (usize, String)> {
         let mut all = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {

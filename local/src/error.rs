@@ -1,12 +1,12 @@
-//! What can go wrong between a file of workloads and a running mesh.
+//! The errors of local meshes.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::hint::command;
 
-/// Why an operation on a local mesh failed. `Display` has what was attempted and the remedy, if the operator
-/// has one; `source()` has the cause that the system reported.
+/// Why an operation on a local mesh failed. `Display` prints what was attempted and the remedy, if there is one;
+/// `source()` is the cause that the system reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call or file operation failed.
@@ -28,10 +28,10 @@ pub enum Error {
     /// Traffic cannot be captured.
     #[error(transparent)]
     Capture(#[from] leno_capture::Error),
-    /// A process or its control group is not as it should be.
+    /// A process or its control group failed.
     #[error(transparent)]
     Process(#[from] leno_supervise::Error),
-    /// The documents cannot be run; one line a problem, each with file and line.
+    /// The documents are invalid. The text has one line for each problem, with file and line.
     #[error("{0}")]
     Documents(String),
     /// Another process runs a mesh of this name.
@@ -92,7 +92,7 @@ pub enum Error {
         /// The namespaces of the mesh.
         present: String,
     },
-    /// A file that Leno wrote itself cannot be read back.
+    /// A file that Leno wrote cannot be parsed.
     #[error("{} is damaged: {remedy}", path.display())]
     Damaged {
         /// The file.
@@ -102,7 +102,7 @@ pub enum Error {
         /// The parser's error.
         source: serde_json::Error,
     },
-    /// Anything else, with its remedy in the text.
+    /// Any other error; the text has its remedy.
     #[error("{0}")]
     Refused(String),
 }
@@ -139,9 +139,9 @@ fn not_chosen(running: &[String]) -> String {
 /// The result of an operation on a local mesh.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says what was attempted when a system call fails.
+/// Adds what was attempted to the error of a system call.
 pub(crate) trait Attempt<T> {
-    /// Wraps the failure; `what` reads like "cannot create /run/leno".
+    /// Wraps the error; `what` reads like "cannot create /run/leno".
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

@@ -18,23 +18,23 @@ use crate::process::not_started;
 use crate::status::{InstancePhase, InstanceStatus, MeshStatus};
 use leno_supervise::Cgroup;
 
-/// Exit code: there is no such command.
+/// Exit code: the command does not exist.
 const NOT_FOUND: u8 = 127;
 /// Exit code: the command cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// Exit code: there is no such workload, or it cannot be entered.
+/// Exit code: the workload does not exist, or cannot be entered.
 const FAILED: u8 = 2;
 /// Variables that describe the caller's terminal.
 const TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
-/// How long an instance may take to be set up: a large mesh that has just been started needs seconds.
+/// How long to wait until an instance is set up: a large mesh that was just started takes seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the status of such an instance is read.
+/// How often the status is read meanwhile.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Becomes `command`, run as the instance or the first instance of the workload called `wanted`:
-/// in its namespace, control group, environment and directory, with its host names. Terminal,
-/// signals and exit code are the command's own. Returns only if the command cannot be run, with the exit
-/// code that shells have for that (POSIX.1-2017, Shell Command Language, 2.8.2).
+/// Replaces this process by `command`, which runs like the application of the instance or workload `wanted` (of a
+/// workload, the first instance): in its namespace, control group, environment and directory, with its host names. The
+/// command uses the terminal directly, gets the signals, and sets the exit code. Returns only if the command cannot be
+/// run, with the exit code that shells use for that (POSIX.1-2017, Shell Command Language, 2.8.2).
 #[must_use]
 pub fn exec(
     mesh: &str,
@@ -96,7 +96,7 @@ fn prepare(
     process.args(arguments);
     process.env_clear();
     process.envs(&surroundings.environment);
-    // Of the caller's environment, what describes the terminal that the command writes to.
+    // The variables of the caller that describe the terminal.
     let terminal = TERMINAL.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     process.envs(terminal);
     let limits: Vec<Cgroup> = surroundings.limits.iter().cloned().map(Cgroup::at).collect();
@@ -107,7 +107,7 @@ fn prepare(
     let what = || format!("cannot become {}", instance.name);
     isolation.enter().attempt(what)?;
     credentials.assume().attempt(what)?;
-    // After the change of user, and of mounts: the directory as the application sees it.
+    // Last, so that the directory is resolved as the application sees it.
     std::env::set_current_dir(&surroundings.directory)
         .attempt(|| format!("cannot enter {}", surroundings.directory.display()))?;
     Ok((process, program.clone()))

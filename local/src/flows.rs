@@ -1,8 +1,8 @@
-//! Accounts for the connections of a mesh's instances, and serves what is counted on the gateway.
+//! Accounts for the connections of a mesh's instances, and serves the counts on the gateway.
 //!
-//! The programs are on the control group of the mesh; an instance is accounted for from the moment its
-//! namespace is enrolled, which is before anything runs in it. What the kernel refuses here costs metrics,
-//! never an instance: it is printed, and the mesh goes on.
+//! The kernel programs are attached to the control group of the mesh. An instance is accounted for as soon as its
+//! namespace is enrolled, which is before anything runs in it. If the kernel refuses something here, a line is printed,
+//! and the mesh continues with fewer metrics.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ use crate::output::LineOutput;
 use crate::plan::PlannedInstance;
 use crate::record::{MeshRecord, MeshResource};
 
-/// The accounts of a mesh; does nothing if the kernel has refused them.
+/// The flow accounts of a mesh; every method does nothing if the kernel has refused the programs.
 #[derive(Clone, Debug, Default)]
 pub struct Accounting(Option<Arc<Ledger>>);
 
 impl Accounting {
-    /// Attaches the programs to the group of the mesh, with what a killed run of it has counted. Returns a
-    /// line for the operator if there is something to tell.
+    /// Attaches the programs to the control group of the mesh, and takes over the counters of a killed run. Returns a
+    /// line for the operator if there is something to report.
     ///
     /// # Errors
     /// If the record cannot be written.
@@ -69,7 +69,8 @@ impl Accounting {
         }
     }
 
-    /// Reads the counters from time to time, and serves them at the gateway's port of agents, with those of `leno up` itself.
+    /// Reads the counters at intervals, and serves them on the gateway at the port of agents, together with those of
+    /// `leno up` itself.
     ///
     /// # Errors
     /// If the port is taken.
@@ -95,7 +96,7 @@ impl Accounting {
                 leno_program::answer_pages(&request, || None, || text)
             }
         };
-        // Both end with the runtime.
+        // Both tasks end with the runtime.
         tokio::spawn(leno_program::serve(listener, answer));
         let Some(of_rounds) = self.0.clone() else { return Ok(()) };
         tokio::spawn(async move {
@@ -104,7 +105,7 @@ impl Accounting {
             loop {
                 round.tick().await;
                 let ledger = Arc::clone(&of_rounds);
-                // A panic is printed by the runtime; the next round tries again.
+                // The runtime prints a panic; the next round tries again.
                 let _ended = tokio::task::spawn_blocking(move || ledger.round()).await;
             }
         });
@@ -117,7 +118,7 @@ impl Accounting {
         self.change(move |accounts| accounts.control_plane(&[at])).await;
     }
 
-    /// Enters an instance whose namespace has been made; `hierarchy` is where cgroup2 is mounted.
+    /// Adds an instance whose namespace was created; `hierarchy` is the mount point of cgroup2.
     pub async fn enrol(
         &self,
         (layout, hierarchy): (&Layout, &Path),
@@ -131,7 +132,7 @@ impl Accounting {
             netns: netns(layout.netns(&instance.name)),
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
-            // Its proxy is replaced by one in another group, or of the other mode, and has something to finish then.
+            // Room for several proxies: one that was replaced still finishes open streams.
             proxies: match instance.launch.meshed {
                 true => vec![
                     layout.groups_cgroup(hierarchy),
@@ -155,21 +156,21 @@ impl Accounting {
         self.change(move |accounts| accounts.withdraw(&name)).await;
     }
 
-    /// Has it as the documents say now, if it is there.
+    /// Applies the present settings of an instance, if it is accounted for.
     pub async fn adopt(&self, instance: &PlannedInstance) {
         let name = instance.name.to_string();
         let (source, budget) = (instance.flows, instance.flow_budget);
         self.change(move |accounts| accounts.set_source(&name, source, budget)).await;
     }
 
-    /// Has the table and the ring of events these sizes, if others were wanted before.
+    /// Resizes the table and the ring of events, if these sizes differ from those of the last call.
     pub async fn resize(&self, sizes: FlowSizes) {
         let Some(ledger) = self.0.clone() else { return };
-        // A panic is printed by the runtime.
+        // The runtime prints a panic.
         let _ended = tokio::task::spawn_blocking(move || ledger.resize(sizes)).await;
     }
 
-    /// Reads no more, so that the pins can be removed.
+    /// Stops reading, so that the pins can be removed.
     pub fn end(&self) {
         if let Some(ledger) = &self.0 {
             ledger.end();
@@ -183,7 +184,7 @@ impl Accounting {
         + 'static,
     ) {
         let Some(ledger) = self.0.clone() else { return };
-        // A panic is printed by the runtime.
+        // The runtime prints a panic.
         let _ended = tokio::task::spawn_blocking(move || ledger.change(change)).await;
     }
 }

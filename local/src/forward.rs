@@ -1,9 +1,8 @@
-//! Ports of this machine that lead into the namespace of an instance: `leno port-forward`, and
-//! `published` ports of workloads.
+//! Forwards ports of this machine to instances: `leno port-forward`, and `published` ports of workloads.
 //!
-//! A connection is made inside the instance's namespace to its loopback, as `kubectl port-forward`
-//! makes it, so that it reaches the application past the proxy, whatever mTLS asks of clients. An
-//! application that does not listen on loopback is called by the instance's address.
+//! Like `kubectl port-forward`, it connects to loopback inside the instance's namespace. So it reaches the application
+//! without the proxy, even if that requires mTLS. If the application does not listen on loopback, it connects to the
+//! instance's address.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,14 +17,14 @@ use tokio::sync::Semaphore;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
-/// Connections that one port carries at once; more wait in the kernel's queue. A browser opens six.
+/// Connections that one port forwards at a time; more wait in the kernel's queue. A browser opens six.
 const MAX_CONNECTIONS: usize = 1024;
 /// How long a connection inside a namespace may take: nothing there is far.
 const CONNECT_BOUND: Duration = Duration::from_secs(5);
-/// The wait after a failed `accept`, which fails again at once while descriptors are short.
+/// The pause after a failed `accept`, because the next one fails at once while descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where connections go.
+/// The target of forwarded connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardTarget {
     /// The instance, for messages.
@@ -41,13 +40,13 @@ pub struct ForwardTarget {
 /// Listens on an address of this machine.
 ///
 /// # Errors
-/// When another program has it.
+/// When the address is in use.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.attempt(|| format!("cannot listen on {address}"))
 }
 
-/// Carries connections until it is dropped: each goes where `next` says then. `report` gets a line for
-/// each that fails.
+/// Forwards connections until the future is dropped; `next` returns the target of each. `report` gets a line for each
+/// that fails.
 pub async fn serve(
     listener: TcpListener,
     next: impl Fn() -> Result<ForwardTarget>,
@@ -72,7 +71,7 @@ pub async fn serve(
             }
         };
         let report = report.clone();
-        // Ends with either side, or with the runtime.
+        // The task ends with either side, or with the runtime.
         tokio::spawn(async move {
             if let Err(error) = carry(client, &target).await {
                 report(error.chain());
@@ -84,12 +83,12 @@ pub async fn serve(
 
 async fn carry(mut client: TcpStream, target: &ForwardTarget) -> Result<()> {
     let mut server = connect(target).await?;
-    // An end in the middle is the application's or the client's own, who know why.
+    // If one side ends in the middle, the application and its client know why.
     let _ = copy_bidirectional(&mut client, &mut server).await;
     Ok(())
 }
 
-/// Connects inside the namespace: to loopback, else to the addresses.
+/// Connects inside the namespace: to loopback, else to the instance's addresses.
 pub(crate) async fn connect(target: &ForwardTarget) -> Result<TcpStream> {
     let netns = Netns::open(&target.netns)?;
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];

@@ -1,5 +1,5 @@
-//! Ends all processes of a mesh when its owner is killed: the kernel ends the owner's children by itself,
-//! but not what those have started.
+//! Kills all processes of a mesh if its owner is killed. The kernel only kills the owner's children, but not their
+//! descendants.
 //!
 //! ```text
 //! leno up ──starts──► leno guard        holds the control group of the mesh open
@@ -18,14 +18,14 @@ use std::time::Instant;
 use crate::error::{Attempt, Error, Result};
 use leno_supervise::{Backoff, Cgroup, after, describe};
 
-/// The guard of a mesh. Dropping it has it end what is left, and waits for that.
+/// The guard of a mesh. When this is dropped, the guard kills what is left of the mesh, and this waits for it.
 #[derive(Debug)]
 pub struct MeshGuard {
     group: Cgroup,
     process: RefCell<GuardProcess>,
 }
 
-/// The process that guards.
+/// The guard's process.
 #[derive(Debug)]
 struct GuardProcess {
     /// `None` while it waits to be started again.
@@ -36,7 +36,7 @@ struct GuardProcess {
 }
 
 impl MeshGuard {
-    /// Starts one for the processes of a group.
+    /// Starts a guard for the processes of a group.
     ///
     /// # Errors
     /// When the group is gone, or this program cannot be started again.
@@ -47,8 +47,8 @@ impl MeshGuard {
         Ok(Self { group: group.clone(), process: RefCell::new(process) })
     }
 
-    /// Starts the process again where it has ended, with waits if it ends again and again. Returns what to
-    /// report, `None` while it runs or waits.
+    /// Starts the process again if it has ended, with a back-off. Returns a line to report; `None` while it runs or
+    /// waits.
     pub fn revive(&self) -> Option<String> {
         let process = &mut *self.process.borrow_mut();
         let now = Instant::now();
@@ -81,7 +81,7 @@ impl MeshGuard {
 }
 
 fn spawn(group: &Cgroup) -> Result<Child> {
-    // Also where the file of this program was replaced meanwhile.
+    // This path works even if the file of this program was replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
     command.arg("guard").arg(group.path()).arg(group.id()?.to_string());
     command.env_clear().current_dir("/");
@@ -93,25 +93,25 @@ impl Drop for MeshGuard {
     fn drop(&mut self) {
         let Some(mut child) = self.process.get_mut().child.take() else { return };
         drop(child.stdin.take());
-        // It ends by itself, and was no more than a help.
+        // An error is ignored: the guard ends by itself, and is only a safety net.
         let _ = child.wait();
     }
 }
 
-/// Kills the processes of the group at `path` once standard input ends. `number` is the group's own: a
-/// later mesh of the same name has another group.
+/// Kills the processes of the group at `path` once standard input ends. `number` identifies the group, because a later
+/// mesh of the same name has another one.
 ///
 /// # Errors
 /// When there is no such group, or processes survive.
 pub fn guard(path: &Path, number: u64) -> Result<()> {
-    // A signal for the terminal's or the service's processes is not for this one.
+    // Signals to the processes of the terminal or the service must not reach the guard.
     nix::unistd::setsid().attempt(|| "cannot leave the session of the terminal".to_owned())?;
     let what = || format!("cannot open {}", path.display());
     let group = File::open(path).attempt(what)?;
     if group.metadata().attempt(what)?.ino() != number {
         return Err(Error::Refused(format!("{} is the group of another mesh", path.display())));
     }
-    // By way of the descriptor: the path may be another mesh's by then.
+    // Through the descriptor, because the path may belong to another mesh by then.
     let group = (PathBuf::from(format!("/proc/self/fd/{}", group.as_raw_fd())), group);
     let mut byte = [0];
     loop {

@@ -1,14 +1,14 @@
-//! The commands that messages name as the next ones.
+//! The follow-up commands that messages suggest.
 
 use crate::layout::DEFAULT_MESH;
 
-/// A command of `leno` about the mesh of this name, `ps` for example.
+/// A command of `leno` for the mesh of this name, `ps` for example.
 #[must_use]
 pub fn command(mesh: &str, words: &str) -> String {
     format!("leno {words}{}", name_option(mesh))
 }
 
-/// What a command ends with to be about the mesh of this name: nothing for the one that is meant without a name.
+/// The option that selects the mesh of this name; empty for the default mesh.
 #[must_use]
 pub fn name_option(mesh: &str) -> String {
     match mesh {

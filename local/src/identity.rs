@@ -1,4 +1,4 @@
-//! `leno identity`: what the authority of a mesh says of itself, and what it is asked for.
+//! `leno identity`: the state of a mesh's authority, and requests to it.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::status::MeshStatus;
 
-/// Asks the control plane of a mesh what it signs with, and who trusts what.
+/// Requests the state of signing and trust from the control plane of a mesh.
 ///
 /// # Errors
 /// When the mesh does not run, or its control plane does not answer.
@@ -29,7 +29,7 @@ pub async fn report(layout: &Layout) -> Result<IdentityReport> {
     serde_json::from_str(&reply.body).map_err(|error| refused(io::Error::other(error)))
 }
 
-/// Asks the control plane of a mesh to begin a rotation of the root, or to abort it. It obeys within a second, or
+/// Requests that the control plane of a mesh begins or aborts a rotation of the root. It reacts within a second, or
 /// once it runs again.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What surrounds a process of an instance: control groups, network, files, the name of the host.
+//! The isolation of a process of an instance: control groups, network, files, and the host name.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -18,34 +18,34 @@ use crate::plan::BoundVolume;
 use crate::record;
 use crate::root::Root;
 
-/// What a process enters between fork and exec. Everything is prepared beforehand, so that
-/// [`Isolation::enter`] makes system calls and nothing else: no allocation, no lock.
+/// What a process enters between fork and exec. Everything is prepared beforehand, so that [`Isolation::enter`] only
+/// makes system calls: it does not allocate or take a lock.
 #[derive(Debug)]
 pub struct Isolation {
     cgroups: Vec<File>,
     netns: File,
     root: Option<Root>,
-    /// Where that is on this machine.
+    /// The path of `directory` on this machine.
     outside: PathBuf,
     files: Vec<(CString, CString)>,
     volumes: Vec<Mount>,
     hostname: CString,
 }
 
-/// A volume as the system calls want it.
+/// The parameters of a volume's mount.
 #[derive(Debug)]
 struct Mount {
     from: CString,
     onto: CString,
-    /// The flags that make it read-only, where it is.
+    /// The mount flags that make it read-only, if it is.
     read_only: Option<MsFlags>,
 }
 
 impl Isolation {
-    /// Prepares to enter `cgroup` and `netns`; `files` are laid over the system's own: from, onto.
+    /// Prepares to enter `cgroup` and `netns`; each pair in `files` is a source and the path that it is mounted over.
     ///
     /// # Errors
-    /// When the group or the namespace is gone.
+    /// When the group or the namespace does not exist.
     pub fn new(
         cgroup: &Cgroup,
         netns: &Netns,
@@ -65,10 +65,10 @@ impl Isolation {
         })
     }
 
-    /// The same, with these groups of other hierarchies.
+    /// Adds these groups of other hierarchies.
     ///
     /// # Errors
-    /// When one is gone.
+    /// When one does not exist.
     pub fn within_groups(mut self, groups: &[Cgroup]) -> Result<Self> {
         for group in groups {
             self.cgroups.push(group.entry()?);
@@ -76,11 +76,11 @@ impl Isolation {
         Ok(self)
     }
 
-    /// The same, with this root file system. The files of [`new`](Self::new) are then in it, and the places of
-    /// volumes, which come after.
+    /// Sets this root file system. The files of [`new`](Self::new) are then mounted in it, and so are volumes, which
+    /// must be added later.
     ///
     /// # Errors
-    /// When it cannot be one.
+    /// When the directory cannot be used as one.
     pub fn with_root(mut self, root: Option<&Path>) -> Result<Self> {
         if let Some(root) = root {
             self.root = Some(Root::new(root)?);
@@ -89,16 +89,16 @@ impl Isolation {
         Ok(self)
     }
 
-    /// Where a path of the instance is on this machine, volumes left out.
+    /// The path on this machine of a path of the instance, ignoring volumes.
     #[must_use]
     pub fn outside(&self, path: &Path) -> PathBuf {
         self.outside.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same, with these volumes, each over what was there before it.
+    /// Adds these volumes, each of which may cover earlier ones.
     ///
     /// # Errors
-    /// When a file or directory, or the place for it, is not there.
+    /// When a file or directory, or its mount point, does not exist.
     pub fn with_volumes(mut self, volumes: &[BoundVolume]) -> Result<Self> {
         let placed: Vec<BoundVolume> = volumes
             .iter()
@@ -120,7 +120,7 @@ impl Isolation {
         Ok(self)
     }
 
-    /// Moves the calling process in. Safe between fork and exec.
+    /// Moves the calling process into the isolation. Safe between fork and exec.
     ///
     /// # Errors
     /// The system's reason.
@@ -130,7 +130,7 @@ impl Isolation {
         }
         setns(&self.netns, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
-        // Unmounts of the host arrive here, mounts made here stay here.
+        // Unmounts of the host propagate to here; mounts made here do not propagate to the host.
         let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>)?;
         self.root.as_ref().map_or(Ok(()), Root::mount)?;
@@ -152,7 +152,7 @@ impl Mount {
             None => {
                 mount(from, onto, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?
             }
-            // Without what is mounted below it, which would stay writable.
+            // Not recursive: mounts below it would stay writable.
             Some(flags) => {
                 mount(from, onto, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
                 mount(None::<&str>, onto, None::<&str>, flags, None::<&str>)?;
@@ -191,7 +191,7 @@ pub(crate) fn text(path: &Path) -> Result<CString> {
     CString::new(bytes).map_err(|_| Error::Refused("a path holds a NUL byte".into()))
 }
 
-/// Refuses a place in a root file system that a symbolic link leads to: it may lead out of it.
+/// Rejects a mount point in a root file system whose path has a symbolic link, because it may lead outside.
 fn check_within(root: &Path, place: &Path) -> Result<()> {
     let below = place.ancestors().take_while(|path| *path != root);
     let is_link = |path: &&Path| path.symlink_metadata().is_ok_and(|it| it.is_symlink());
@@ -205,11 +205,10 @@ fn check_within(root: &Path, place: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a volume that cannot be mounted, with what to do; `before` are those that are mounted
-/// before it.
+/// Rejects a volume that cannot be mounted, with the remedy; `before` are the volumes that are mounted before it.
 fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
     let BoundVolume { from, onto, .. } = volume;
-    // The place may be inside of another volume.
+    // The mount point may be inside another volume.
     let covering = before.iter().rev().find_map(|other| {
         let rest = onto.strip_prefix(&other.onto).ok()?;
         Some(if rest.as_os_str().is_empty() { other.from.clone() } else { other.from.join(rest) })
@@ -229,8 +228,8 @@ fn check_volume(volume: &BoundVolume, before: &[BoundVolume]) -> Result<()> {
     Ok(())
 }
 
-/// What a read-only mount of `path` is mounted again with: without the limits that its file system is
-/// mounted with, it would have more rights than before.
+/// The flags to remount `path` read-only. They include the restrictions of its file system's mount, which would be
+/// lifted otherwise.
 fn read_only_flags(path: &Path) -> Result<MsFlags> {
     let vfs = statvfs(path).attempt(|| format!("cannot look at {}", path.display()))?;
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -246,13 +245,13 @@ fn read_only_flags(path: &Path) -> Result<MsFlags> {
     Ok(flags)
 }
 
-/// Writes the files that an instance sees in place of the system's, and says where they go.
+/// Writes the files that an instance sees instead of the system's, and returns pairs of source and mount point.
 ///
 /// # Errors
-/// When one cannot be written, or the machine has no `/etc/resolv.conf` to lay one over.
+/// When one cannot be written, or if the machine has no `/etc/resolv.conf` to mount over.
 pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
     for part in [directory.parent(), Some(directory)].into_iter().flatten() {
-        // Only root may look inside: what an instance may see is mounted where it can.
+        // Only root may look inside. What an instance may see is mounted elsewhere.
         record::make_directory(part, 0o700)?;
     }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
@@ -276,7 +275,7 @@ pub fn write_files(directory: &Path, names: &ResolverNames<'_>) -> Result<Vec<(P
     Ok(pairs)
 }
 
-/// The names that an instance resolves without DNS, and its resolvers.
+/// The names that an instance resolves without DNS, and its resolver.
 #[derive(Clone, Copy, Debug)]
 pub struct ResolverNames<'a> {
     /// The instance's name, its host name.
@@ -314,8 +313,8 @@ impl ResolverNames<'_> {
     }
 }
 
-/// Has host names looked up in files and by DNS only: other sources (systemd-resolved, mDNS) run
-/// outside of the instance's namespace and know nothing of the mesh.
+/// Restricts host name lookups to files and DNS: other sources (systemd-resolved, mDNS) run outside of the instance's
+/// namespace and do not know the mesh.
 pub(crate) fn plain_lookup(switch: &str) -> String {
     let plain = |line: &str| match line.trim_start().starts_with("hosts:") {
         true => "hosts: files dns\n".to_owned(),

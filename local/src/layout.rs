@@ -1,4 +1,4 @@
-//! Where a mesh keeps its files: everything of one mesh is below `/run/leno/<mesh>`.
+//! The paths of a mesh's files: everything of one mesh is below `/run/leno/<mesh>`.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,15 @@ use leno_types::{InstanceName, check_label};
 
 use crate::error::{Error, Result};
 
-/// The directory of all meshes of this machine. `/run` is empty after a boot, as the namespaces
-/// and processes that are recorded there are.
+/// The directory of all meshes of this machine. `/run` is emptied at boot, like the recorded namespaces and processes.
 pub const ROOT: &str = "/run/leno";
 
-/// The mesh that is meant where no name is given.
+/// The mesh that is used if no name is given.
 pub const DEFAULT_MESH: &str = "default";
 
-/// Longest mesh name: with namespace and instance it must stay a file name in `/run/netns`.
+/// Longest mesh name: together with namespace and instance it must be a valid file name in `/run/netns`.
 const MAX_MESH_NAME: usize = 32;
-/// Names in [`ROOT`] that are no mesh.
+/// Names in [`ROOT`] that are not meshes.
 const RESERVED: &[&str] = &["bpf", "cgroup2"];
 
 /// The paths of one mesh.
@@ -23,7 +22,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 /// ```text
 /// /run/leno/<mesh>/
 ///   lock                 held (flock) by the owner while the mesh runs
-///   state.json           owner and everything made, so that it can be removed
+///   state.json           the owner and everything that must be removed
 ///   mesh.json            what runs, for exec, stat and check
 ///   log, log.1           the newest lines that were printed
 ///   leno.log, leno.log.1 those of `leno up` itself
@@ -41,7 +40,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
 /// ```
 ///
-/// Beside the meshes, `bpf` and `cgroup2` are mounts that capture makes where the machine has none.
+/// Besides the meshes, `bpf` and `cgroup2` are mounts that capture creates if the machine has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     mesh: String,
@@ -66,7 +65,7 @@ impl Layout {
         Ok(Self { mesh: mesh.to_owned(), directory: Path::new(ROOT).join(mesh) })
     }
 
-    /// Whether this process may see which meshes there are: [`ROOT`] is closed to other users.
+    /// Whether this process may list the meshes: only root may read [`ROOT`].
     #[must_use]
     pub fn visible() -> bool {
         let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
@@ -96,7 +95,7 @@ impl Layout {
         &self.directory
     }
 
-    /// What the owner holds locked.
+    /// The file that the owner holds locked.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
         self.directory.join("lock")
@@ -120,25 +119,25 @@ impl Layout {
         self.directory.join("log")
     }
 
-    /// Where the owner takes orders of other commands.
+    /// The socket on which the owner accepts orders of other commands.
     #[must_use]
     pub fn orders(&self) -> PathBuf {
         self.directory.join("control.sock")
     }
 
-    /// Where the observer answers.
+    /// The socket on which the observer answers.
     #[must_use]
     pub fn observer(&self) -> PathBuf {
         self.directory.join("observer.sock")
     }
 
-    /// Where applications get certificates of their own, by the SPIFFE Workload API.
+    /// The socket of the SPIFFE Workload API, on which applications get certificates of their own.
     #[must_use]
     pub fn workload_api(&self) -> PathBuf {
         self.directory.join("workload-api.sock")
     }
 
-    /// What the observer remembers.
+    /// The history of the observer.
     #[must_use]
     pub fn history(&self) -> PathBuf {
         self.directory.join("history")
@@ -168,13 +167,13 @@ impl Layout {
         self.directory.join("tokens")
     }
 
-    /// Where the token of its instance is laid for a proxy.
+    /// The path at which a proxy finds the token of its instance.
     #[must_use]
     pub fn token(&self) -> PathBuf {
         self.directory.join("own").join("token")
     }
 
-    /// Where an executable of Leno's own is laid.
+    /// The path at which an executable of Leno is mounted.
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
         self.directory.join("programs").join(name)
@@ -186,19 +185,19 @@ impl Layout {
         self.directory.join("groups").join(group)
     }
 
-    /// The control group below which those of all node proxies are.
+    /// The parent of the control groups of all node proxies.
     #[must_use]
     pub fn groups_cgroup(&self, hierarchy: &Path) -> PathBuf {
         self.cgroup(hierarchy).join("groups")
     }
 
-    /// The control group of a node proxy. No instance has it: a dot is part of the names of theirs.
+    /// The control group of a node proxy. It cannot collide with that of an instance, whose name contains a dot.
     #[must_use]
     pub fn group_cgroup(&self, hierarchy: &Path, group: &str) -> PathBuf {
         self.groups_cgroup(hierarchy).join(group)
     }
 
-    /// The name of the file with the token of an instance, where several are in a folder.
+    /// The name of the file with an instance's token, in a folder with several tokens.
     #[must_use]
     pub fn token_name(name: &InstanceName) -> String {
         dotted(name)
@@ -216,15 +215,15 @@ impl Layout {
         format!("leno-{}", self.mesh)
     }
 
-    /// The network namespace of one instance. No other mesh has one of this name: a dot is part of
-    /// no label, where mesh `a` with namespace `b-c` and mesh `a-b` with namespace `c` would meet.
+    /// The network namespace of one instance. Dots separate the parts, because labels contain none. Otherwise mesh `a`
+    /// with namespace `b-c` would have the same name as mesh `a-b` with namespace `c`.
     #[must_use]
     pub fn netns(&self, name: &InstanceName) -> String {
         format!("leno-{}.{}", self.mesh, dotted(name))
     }
 
-    /// The name under which the flows of the mesh are accounted for. No capture has it: those have the names of
-    /// network namespaces, with the instance's own namespace in them.
+    /// The name under which the mesh's flows are accounted for. It cannot collide with a capture, because those have
+    /// the names of instances' network namespaces.
     #[must_use]
     pub fn flows(&self) -> String {
         format!("leno-{}.flows", self.mesh)
@@ -271,7 +270,7 @@ mod tests {
         let long = |length| "a".repeat(length);
         let layout = Layout::new(&long(MAX_MESH_NAME)).unwrap();
         let name = InstanceName::new(&long(63), &long(63)).unwrap();
-        // Of a file, 255 bytes; of the owner of pinned kernel programs, 200.
+        // The limits are 255 bytes for a file name, and 200 for the owner of pinned kernel programs.
         assert!(layout.netns(&name).len() <= 200);
         assert!(Layout::new(&long(MAX_MESH_NAME + 1)).is_err());
     }

@@ -9,11 +9,11 @@
 //!                               └─► mesh.json ─► exec, stat, check
 //! ```
 //!
-//! Everything that is made is in the record first (`record`), so that the next run or `leno cleanup`
-//! can remove what a killed run left. The plan is a pure value; the rest makes the machine like it.
+//! Everything that is created is recorded first (`record`), so that the next run or `leno cleanup` can remove what a
+//! killed run has left. The plan is a pure value; the rest makes the machine match it.
 //!
-//! It does not know what a request is: it neither carries nor decides traffic. The other commands
-//! (`exec`, `stat`, `check`, `cleanup`) work on what a running `leno up` writes, never on its memory.
+//! This crate does not know what a request is: it neither carries traffic nor decides about it. The other commands
+//! (`exec`, `stat`, `check`, `cleanup`) use the files that a running `leno up` writes, never its memory.
 //!
 //! Read first: [`plan::Plan`], [`up::up`], [`instance::live`].
 

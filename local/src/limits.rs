@@ -1,5 +1,5 @@
-//! Limits of CPU and memory, by control groups of version 2, or of version 1 where a machine has the
-//! controllers there.
+//! Limits of CPU and memory, by control groups of version 2, or of version 1 on machines that have the controllers
+//! there.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,13 @@ mod members;
 use leno_supervise::Cgroup;
 pub use members::MemberLimit;
 
-/// The time that a share of CPU is given out for, in microseconds: the kernel's default.
+/// The period of the CPU limit, in microseconds: the kernel's default.
 const PERIOD_US: u64 = 100_000;
 
-/// What limits the processes of an instance.
+/// The limits of an instance's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessLimits {
-    /// Groups that its processes enter beside their own.
+    /// Groups that its processes enter in addition to their own.
     pub groups: Vec<Cgroup>,
     memory: Option<(MemoryQuantity, PathBuf)>,
 }
@@ -32,12 +32,12 @@ enum Controller {
     Memory,
 }
 
-/// Where a controller is.
+/// The location of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hierarchy {
-    /// In the hierarchy in which the instance's own group is.
+    /// In the hierarchy of the instance's own group.
     Unified,
-    /// In one of its own, mounted here.
+    /// In a hierarchy of its own, mounted here.
     Alone(PathBuf),
 }
 
@@ -51,11 +51,11 @@ pub struct CgroupMounts<'a> {
 }
 
 impl ProcessLimits {
-    /// Limits the processes of `group`, below the machine's root. `record` is called with each group of
-    /// another hierarchy before it is made.
+    /// Limits the processes of `group`, which is below the machine's root. `record` is called with each group of
+    /// another hierarchy before it is created.
     ///
     /// # Errors
-    /// When the machine cannot limit that, with what to do.
+    /// When the machine cannot limit this, with what to do.
     pub fn apply(
         limits: ResourceLimits,
         machine: CgroupMounts<'_>,
@@ -84,7 +84,7 @@ impl ProcessLimits {
             for (file, value, needed) in controller.settings(limits, &hierarchy) {
                 let path = directory.join(file);
                 match fs::write(&path, &value) {
-                    // Accounting of swap may be off.
+                    // Swap accounting may be disabled.
                     Err(_) if !needed => {}
                     written => {
                         written
@@ -103,7 +103,7 @@ impl ProcessLimits {
         Ok(limited)
     }
 
-    /// How many processes the kernel has killed because they were over the limit of memory.
+    /// How many processes the kernel has killed because they exceeded the memory limit.
     #[must_use]
     pub fn killed(&self) -> u64 {
         let Some((_, file)) = &self.memory else { return 0 };
@@ -127,7 +127,7 @@ impl Controller {
         }
     }
 
-    /// Where this machine has it.
+    /// Where this machine has the controller.
     fn hierarchy(self, machine: CgroupMounts<'_>) -> Result<Hierarchy> {
         let here = fs::read_to_string(machine.root.join("cgroup.controllers")).unwrap_or_default();
         if here.split_whitespace().any(|name| name == self.name()) {
@@ -149,7 +149,7 @@ impl Controller {
         })
     }
 
-    /// Has the groups from the root down to the parent of `group` pass it on.
+    /// Enables the controller in the groups from the root down to the parent of `group`.
     fn delegate(self, root: &Path, group: &Path) -> Result<()> {
         let mut parents: Vec<&Path> =
             group.ancestors().skip(1).take_while(|path| path.starts_with(root)).collect();
@@ -178,7 +178,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The files of a group with their values, and whether each must be there.
+    /// The files of a group with their values, and whether each must exist.
     fn settings(
         self,
         limits: ResourceLimits,
@@ -196,7 +196,7 @@ impl Controller {
             ],
             (Self::Memory, Hierarchy::Unified) => vec![
                 ("memory.max", bytes.to_string(), true),
-                // The limit is not to be passed by way of swap, and no half of a program is to go on.
+                // The limit must not be evaded through swap, and the kernel must kill the whole group at once.
                 ("memory.swap.max", "0".to_owned(), false),
                 ("memory.oom.group", "1".to_owned(), false),
             ],
@@ -225,7 +225,7 @@ mod tests {
     const LIMITS: ResourceLimits =
         ResourceLimits { cpu: Some(CpuQuantity(500)), memory: Some(MemoryQuantity(64 << 20)) };
 
-    /// A directory that looks like a hierarchy: files instead of what the kernel has there.
+    /// A directory that looks like a hierarchy, with plain files.
     fn tree(controllers: &str) -> (tempfile::TempDir, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(limited.groups, []);
         assert_eq!(read(&group.join("cpu.max")), "50000 100000");
         assert_eq!(read(&group.join("memory.max")), "67108864");
-        // The plain file has what was written last; the kernel would have both.
+        // A plain file only has what was written last; the kernel would have enabled both.
         for parent in ["", "leno", "leno/default", "leno/default/shop.web-0"] {
             let control = root.path().join(parent).join("cgroup.subtree_control");
             assert_eq!(read(&control), "+memory", "{parent}");

@@ -1,18 +1,18 @@
-//! Whether a process listens on its ports, from the kernel's tables: no connection is made, so the
-//! application notices nothing.
+//! Whether a process listens on its ports, by the kernel's tables. No connection is made, so the application does not
+//! notice it.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How often it is looked.
+/// The interval of checks.
 const POLL: Duration = Duration::from_millis(20);
 /// `TCP_LISTEN` in the kernel's tables, in hexadecimal.
 const LISTEN: &str = "0A";
 
-/// Comes back when a process in the network namespace of process `pid` listens on every one of
-/// `ports`, on any address, or after `bound`; with the ports that are closed then.
+/// Returns when a process in the network namespace of process `pid` listens on every one of `ports`, on any address, or
+/// after `bound`. The result has the ports that are closed then.
 pub async fn until(pid: i32, ports: &[u16], bound: Duration) -> Vec<u16> {
     let end = tokio::time::Instant::now() + bound;
     loop {
@@ -34,7 +34,7 @@ pub fn shown(ports: &[u16]) -> String {
     }
 }
 
-/// Those of `ports` that no process in the network namespace of process `pid` listens on.
+/// The `ports` on which no process in the network namespace of process `pid` listens.
 #[must_use]
 pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
     if ports.is_empty() {
@@ -44,8 +44,8 @@ pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
     ports.iter().copied().filter(|port| !open.contains(port)).collect()
 }
 
-/// Those of `ports` that clients on other machines reach in one family alone, because the process
-/// in the network namespace of process `pid` listens in that one only.
+/// The `ports` that clients on other machines reach in only one address family, because the process in the network
+/// namespace of process `pid` listens in only that one.
 #[must_use]
 pub fn one_family(pid: i32, ports: &[u16]) -> OneFamily {
     let mut families = OneFamily::default();
@@ -67,7 +67,7 @@ pub fn one_family(pid: i32, ports: &[u16]) -> OneFamily {
     families
 }
 
-/// Ports that are open in one family alone.
+/// Ports that are open in only one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OneFamily {
     v4: BTreeSet<u16>,
@@ -75,7 +75,7 @@ pub struct OneFamily {
 }
 
 impl OneFamily {
-    /// Whether the port is open in the other family than that of `address`, and closed in this one.
+    /// Whether the port is only open in the other family than that of `address`.
     #[must_use]
     pub fn closes(&self, address: IpAddr, port: u16) -> bool {
         let other = if address.is_ipv4() { &self.v6 } else { &self.v4 };
@@ -83,15 +83,13 @@ impl OneFamily {
     }
 }
 
-/// Where processes in the network namespace of process `pid` listen. A process that has ended has
-/// no tables, and so no listeners.
+/// The addresses on which processes in the network namespace of process `pid` listen; empty if the process has ended.
 fn listeners(pid: i32) -> Vec<SocketAddr> {
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     [table("tcp"), table("tcp6")].iter().flat_map(|table| listening(table)).collect()
 }
 
-/// The listeners in `/proc/net/tcp` or `tcp6` (proc(5)): the second field is the local address, the
-/// fourth the state.
+/// The listeners in `/proc/net/tcp` or `tcp6` (proc(5)): the second field is the local address, the fourth the state.
 fn listening(table: &str) -> impl Iterator<Item = SocketAddr> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -103,7 +101,7 @@ fn listening(table: &str) -> impl Iterator<Item = SocketAddr> {
     })
 }
 
-/// An address as the kernel prints it: each 32 bits of it as a number of this machine's byte order.
+/// Parses an address as the kernel prints it: each 32 bits as a number in this machine's byte order.
 fn ip(text: &str) -> Option<IpAddr> {
     let mut bytes = Vec::new();
     for start in (0..text.len()).step_by(8) {

@@ -18,13 +18,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::output::LENO;
 
-/// Most bytes of one of the two files: `/run` is memory, and some 40,000 lines are enough to look
-/// back.
+/// Most bytes of each of the two files. `/run` is in memory, and some 40,000 lines are enough history.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The same for the lines of `leno up` itself, which a workload that prints without end must not erase.
+/// The same for the lines of `leno up` itself, which have files of their own, so that a chatty workload does not erase
+/// them.
 const MAX_OWN_BYTES: u64 = 1 << 20;
-/// The names that stand for parts of the mesh.
+/// The names of parts of the mesh itself.
 pub const OWN_NAMES: [&str; 3] = [LENO, "controller", "observer"];
 
 /// The log of a mesh, for its writer.
@@ -41,7 +41,7 @@ struct Ring {
     max_bytes: u64,
     file: File,
     bytes: u64,
-    /// Written since the log began.
+    /// Lines that were written since the log began.
     lines: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct LogEntry {
     pub text: Vec<u8>,
 }
 
-/// The log of a mesh, for a reader that goes on as it grows.
+/// The log of a mesh, for a reader that follows it.
 #[derive(Debug)]
 pub struct LogReader {
     own: Tail,
@@ -66,9 +66,9 @@ pub struct LogReader {
 /// How many lines were dropped before a reader could read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DroppedLines {
-    /// Those of `leno up` itself.
+    /// Lines of `leno up` itself.
     pub own: u64,
-    /// Those of the workloads and of all other processes.
+    /// Lines of the workloads and of all other processes.
     pub others: u64,
 }
 
@@ -77,14 +77,14 @@ pub struct DroppedLines {
 struct Tail {
     path: PathBuf,
     file: Option<BufReader<File>>,
-    /// The beginning of a line whose end is not written yet.
+    /// The beginning of a line whose end was not written yet.
     begun: Vec<u8>,
     /// Lines that were read or dropped.
     passed: u64,
     dropped: u64,
 }
 
-/// The file that holds the lines before those of `path`.
+/// The file with the lines before those of `path`.
 fn older(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".1");
@@ -97,10 +97,10 @@ fn own(path: &Path) -> PathBuf {
 }
 
 impl LogFile {
-    /// Begins an empty log.
+    /// Creates an empty log.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file cannot be created.
     pub fn create(path: PathBuf) -> io::Result<Self> {
         let own = Ring::create(own(&path), MAX_OWN_BYTES, 0)?;
         Ok(Self { own, others: Ring::create(path, MAX_BYTES, 0)? })
@@ -124,7 +124,7 @@ impl LogFile {
 impl Ring {
     fn create(path: PathBuf, max_bytes: u64, lines: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        // What applications print may hold secrets.
+        // The output of applications may contain secrets.
         let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&path)?;
         let head = format!("\t\t{lines}\n");
         file.write_all(head.as_bytes())?;
@@ -154,13 +154,13 @@ impl LogEntry {
 }
 
 impl LogReader {
-    /// Begins with the oldest line that is kept.
+    /// Starts at the oldest line that is kept.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { own: Tail::new(own(&path)), others: Tail::new(path) }
     }
 
-    /// The lines that were written since the last call, by their times.
+    /// The lines that were written since the last call, sorted by time.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -169,7 +169,7 @@ impl LogReader {
         let own = self.own.more()?;
         if !own.is_empty() {
             entries.extend(own);
-            // Stable: of the same millisecond, what a workload printed comes before what became of it.
+            // The sort is stable: in the same millisecond, a workload's output comes before messages about its end.
             entries.sort_by(|one, other| one.at.cmp(&other.at));
         }
         Ok(entries)
@@ -201,7 +201,7 @@ impl Tail {
     fn rest_of_file(&mut self, entries: &mut Vec<LogEntry>) -> io::Result<()> {
         loop {
             let Some(file) = &mut self.file else { return Ok(()) };
-            // Bounded, should the file hold no line end.
+            // Bounded, in case the file has no line end.
             let read = file.by_ref().take(MAX_BYTES).read_until(b'\n', &mut self.begun)?;
             if read == 0 || self.begun.last() != Some(&b'\n') {
                 return Ok(());
@@ -212,7 +212,7 @@ impl Tail {
         }
     }
 
-    /// Takes in the line that was read.
+    /// Handles the line that was read.
     fn take(&mut self, entries: &mut Vec<LogEntry>) {
         let Some(entry) = LogEntry::parse(&self.begun) else { return };
         if !entry.at.is_empty() {
@@ -220,16 +220,16 @@ impl Tail {
             entries.push(entry);
             return;
         }
-        // What was written before this file and not read is gone.
+        // The lines that were written before this file and not read are lost.
         let before = String::from_utf8_lossy(&entry.text).parse().unwrap_or(self.passed);
         self.dropped += before.saturating_sub(self.passed);
         self.passed = self.passed.max(before);
     }
 
-    /// The file that is written now, where that is another one than this reader has.
+    /// The file that is written now, if it is not the one that this reader has open.
     fn next_file(&self) -> io::Result<Option<File>> {
         let mut current = match File::open(&self.path) {
-            // Between two files, or the mesh has ended.
+            // The writer is between two files, or the mesh has ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,
         };
@@ -292,7 +292,7 @@ mod tests {
         let size = |path: &Path| std::fs::metadata(path).unwrap().len();
         assert!(size(&path) <= MAX_BYTES && size(&older(&path)) <= MAX_BYTES);
         assert_eq!(reader.dropped(), DroppedLines::default());
-        // A new reader begins with what is left, and the line of `leno up` is among it.
+        // A new reader starts with what is left, which includes the line of `leno up`.
         let mut reader = LogReader::new(path);
         let left = reader.more().unwrap();
         assert!(left.len() > 60 && (left.len() as u64) < lines, "{}", left.len());

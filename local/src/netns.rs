@@ -1,4 +1,4 @@
-//! Named network namespaces, as `ip netns` makes them: bind mounts in `/run/netns`.
+//! Named network namespaces, like those of `ip netns`: bind mounts in `/run/netns`.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,10 +13,10 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::error::{Attempt, Error, Result};
 
-/// Where `ip netns` keeps the namespaces.
+/// The directory in which `ip netns` keeps the namespaces.
 pub const DIRECTORY: &str = "/run/netns";
 
-/// An open named network namespace. Dropping it closes the descriptor and leaves the namespace.
+/// An open named network namespace. Dropping it closes the descriptor, but does not remove the namespace.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -24,10 +24,10 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes a new namespace of this name.
+    /// Creates a namespace with this name.
     ///
     /// # Errors
-    /// When the name is taken or the process is not privileged.
+    /// When the name is in use or the process is not privileged.
     pub fn create(name: &str) -> Result<Self> {
         prepare_directory()?;
         let path = path(name);
@@ -39,7 +39,7 @@ impl Netns {
             mount(Some(own), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         });
         if let Err(errno) = made {
-            // Best effort: the creation has failed already and that is what is reported.
+            // An error is ignored: the failed creation is what is reported.
             let _ = fs::remove_file(&path);
             return Err(Error::Os {
                 what: format!("cannot create network namespace {name}"),
@@ -52,7 +52,7 @@ impl Netns {
     /// Opens an existing namespace.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When there is no namespace with this name.
     pub fn open(name: &str) -> Result<Self> {
         let file =
             File::open(path(name)).attempt(|| format!("cannot open network namespace {name}"))?;
@@ -65,17 +65,17 @@ impl Netns {
         &self.name
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         path(&self.name)
     }
 
-    /// Runs `work` on a thread of its own inside the namespace and waits for it. Sockets made there
-    /// stay in the namespace when they are used elsewhere.
+    /// Runs `work` inside the namespace, on a new thread, and waits for it. Sockets that are created there stay in the
+    /// namespace even if they are used elsewhere.
     ///
     /// # Errors
-    /// When the namespace cannot be entered; else what `work` returns.
+    /// When the namespace cannot be entered; otherwise the error of `work`.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         on_own_thread(|| {
             setns(&self.file, CloneFlags::CLONE_NEWNET)
@@ -91,8 +91,8 @@ impl AsFd for Netns {
     }
 }
 
-/// Removes a namespace's name; the kernel frees it with its last process and socket. That it is
-/// gone already is not an error.
+/// Removes the name of a namespace; the kernel frees the namespace with its last process and socket. Succeeds if the
+/// name does not exist.
 ///
 /// # Errors
 /// When it cannot be unmounted or removed.
@@ -112,18 +112,19 @@ pub fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// Undoes what [`Netns::create`] did to `/run/netns` itself, unless a namespace is there. A file system that another
-/// program has mounted there stays: below it may be the directory of another mount namespace, which loses its mounts
-/// with it.
+/// Undoes the mount of `/run/netns` by [`Netns::create`], unless a namespace is left there. A file system that another
+/// program has mounted there stays, because the directory below it may have the mounts of another mount namespace,
+/// which would lose them.
 pub fn remove_directory() {
     let empty = fs::read_dir(DIRECTORY).is_ok_and(|mut entries| entries.next().is_none());
     if empty && !is_a_file_system_of_its_own() && umount2(DIRECTORY, MntFlags::empty()).is_ok() {
-        // Left in place when another program put something there just now.
+        // Another program may have put something there just now. Then it stays.
         let _ = fs::remove_dir(DIRECTORY);
     }
 }
 
-/// Whether `/run/netns` is another file system than `/run`: what [`prepare_directory`] mounts is the directory itself.
+/// Whether `/run/netns` is another file system than `/run`. The mount of [`prepare_directory`] is not: it binds the
+/// directory onto itself.
 fn is_a_file_system_of_its_own() -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let directory = Path::new(DIRECTORY);
@@ -134,8 +135,7 @@ fn path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(name)
 }
 
-/// Makes `/run/netns` a shared mount, so that an unmounted namespace goes away in every mount
-/// namespace and with it its last reference.
+/// Makes `/run/netns` a shared mount, so that unmounting a namespace removes its references in all mount namespaces.
 fn prepare_directory() -> Result<()> {
     fs::create_dir_all(DIRECTORY).attempt(|| format!("cannot create {DIRECTORY}"))?;
     let share = || {
@@ -153,7 +153,7 @@ fn prepare_directory() -> Result<()> {
     .attempt(|| format!("cannot make {DIRECTORY} a shared mount (are you root?)"))
 }
 
-/// A namespace belongs to a thread: changing it on a thread that ends is the only safe way.
+/// A namespace belongs to a thread, so it is only safe to change it on a thread that ends.
 pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| match scope.spawn(work).join() {
         Ok(value) => value,

@@ -1,13 +1,13 @@
 //! The network of a mesh: one bridge in a namespace of its own, a veth pair to every instance.
 //!
-//! The bridge lives apart from the host's interfaces, routes and firewall, which are not touched; a way out,
-//! where one is asked for, is [`crate::uplink`]'s.
+//! The bridge has a namespace of its own, so the host's interfaces, routes and firewall are not touched.
+//! [`crate::uplink`] adds a way out, if one is wanted.
 //!
-//! Instances share no link. The bridge forwards no frame from one port to another (they are isolated), learns no
-//! hardware address, and floods no unicast; an instance has its addresses alone, without the rest of their range, and
-//! its packets to all others pass the gateway, which routes them by entries that leno has made: an instance can
-//! neither answer for the address of another nor send a frame to it (docs/decisions/189-isolated-ports.md). What it
-//! sends from another address than its own is dropped at its port (docs/decisions/197-sources.md).
+//! Instances share no link. The bridge forwards no frame from one port to another (its ports are isolated), learns no
+//! hardware addresses, and does not flood unicast frames. An instance only has its own addresses, without the subnet,
+//! and its packets to all others go to the gateway, which routes them by static entries. So an instance cannot answer
+//! for the address of another, nor send a frame to it (docs/decisions/189-isolated-ports.md). Packets from another
+//! source address than its own are dropped at its port (docs/decisions/197-sources.md).
 //!
 //! ```text
 //!  leno-<mesh>                      leno-<mesh>.<ns>.web-0
@@ -47,8 +47,8 @@ use sources::Sources;
 pub(crate) const BRIDGE: &str = "leno0";
 /// An instance's interface in its namespace.
 const INTERFACE: &str = "eth0";
-/// Lowest and highest local port of outgoing connections: steered connections share few
-/// destinations, so nearly all, but none below 10000, where programs usually listen.
+/// The range of local ports of outgoing connections. Captured connections have few different destinations and need many
+/// ports, so it has nearly all ports, but none below 10000, where programs usually listen.
 const LOCAL_PORTS: (u16, u16) = (10_000, 65_535);
 
 /// The bridge with its namespace.
@@ -70,7 +70,7 @@ impl Drop for Switch {
 }
 
 impl Switch {
-    /// Makes the bridge in `netns`, with the gateway's addresses on it.
+    /// Creates the bridge in `netns`, with the gateway's addresses.
     ///
     /// # Errors
     /// When the kernel refuses a link, an address or a setting.
@@ -88,7 +88,7 @@ impl Switch {
         let what = || format!("cannot make bridge {BRIDGE} in {}", netns.name());
         netlink.link().add(message).execute().await.attempt(what)?;
         let bridge = link_index(&netlink, BRIDGE).await?;
-        // A packet of an instance from an address of the gateway, or of what is outside, is dropped (RFC 3704).
+        // Drops packets of an instance whose source is an address of the gateway or outside of the mesh (RFC 3704).
         netns.within(|| write_setting(&format!("net/ipv4/conf/{BRIDGE}/rp_filter"), "1"))?;
         check_ipv6_sources(&netlink, &subnet).await?;
         set_up_loopback(&netlink).await?;
@@ -101,7 +101,7 @@ impl Switch {
         Ok(Self { netns, subnet, netlink, bridge, sources, connection })
     }
 
-    /// What the operator should know of it, if anything.
+    /// A note for the operator, if there is one.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.sources.refused.as_deref()
@@ -119,13 +119,13 @@ impl Switch {
         &self.subnet
     }
 
-    /// The links, addresses and routes of that namespace.
+    /// A netlink handle for the links, addresses and routes of that namespace.
     pub(crate) fn netlink(&self) -> &Handle {
         &self.netlink
     }
 
-    /// Links an instance's namespace to the bridge: interface, addresses, default route, settings.
-    /// No outgoing connection will take one of its `listening` ports.
+    /// Links an instance's namespace to the bridge: interface, addresses, default route, settings. Its `listening`
+    /// ports are excluded from the local ports of outgoing connections.
     ///
     /// # Errors
     /// When the kernel refuses a link, an address, a route or a setting.
@@ -155,8 +155,8 @@ impl Switch {
         result
     }
 
-    /// Removes an instance's link, at once: the namespace itself goes when the kernel finds time,
-    /// and its successor needs the same name and addresses. That it is gone is not an error.
+    /// Removes an instance's link at once. The kernel removes the namespace itself later, but the next instance needs
+    /// the same name and addresses. Succeeds if the link does not exist.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -173,7 +173,7 @@ impl Switch {
         removed
     }
 
-    /// Makes the veth pair with one end in each namespace, both up.
+    /// Creates the veth pair with one end in each namespace, and sets both up.
     async fn link(
         &self,
         instance: &Netns,
@@ -196,29 +196,29 @@ impl Switch {
         link_index(netlink, INTERFACE).await
     }
 
-    /// Makes a port of the bridge that exchanges frames with the bridge alone, then sets it up.
+    /// Makes a port of the bridge that only exchanges frames with the bridge, then sets it up.
     async fn isolate(&self, (port, addresses): (&str, &Addresses), hardware: &[u8]) -> Result<()> {
         let what = || format!("cannot make {port} an isolated port of the bridge");
         let index = link_index(&self.netlink, port).await?;
         let member = LinkUnspec::new_with_index(index).controller(self.bridge).build();
         self.netlink.link().set(member).execute().await.attempt(what)?;
-        // Without learning, a frame with the hardware address of another takes none of its frames; without
-        // flooding, frames to the address of an instance that is gone reach no other one.
+        // Without learning, an instance cannot attract frames of another one by using its hardware address. Without
+        // flooding, frames to an instance that no longer exists reach no other one.
         let isolated = LinkBridgePort::new(index).isolated(true).learning(false).flood(false);
         self.netlink.link().change(isolated.build()).execute().await.attempt(what)?;
         let entry = self.netlink.neighbours().add_bridge(index, hardware);
-        // What `bridge fdb add ADDRESS dev PORT master static` adds.
+        // Equivalent to `bridge fdb add ADDRESS dev PORT master static`.
         let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
         entry.replace().execute().await.attempt(what)?;
         self.sources.check(&self.netns, port, addresses)?;
-        // Only now: until then the port passes no frame.
+        // Last, so that the port passes no frame before it is isolated.
         let up = LinkUnspec::new_with_index(index).up().build();
         self.netlink.link().set(up).execute().await.attempt(what)
     }
 
-    /// Has the gateway route the addresses of an instance, and reach them at its hardware address, which no answer to
-    /// ARP or neighbour discovery changes. Both stay when the instance goes: a call in the moments in which
-    /// its successor is made is repeated by the client's kernel and not refused, and no other instance gets it.
+    /// Adds the routes to an instance's addresses on the gateway, and static neighbour entries, which ARP and neighbour
+    /// discovery do not change. Both stay when the instance ends: while its successor is being created, the client's
+    /// kernel repeats connection attempts instead of failing, and no other instance receives them.
     async fn lead_to(&self, addresses: &Addresses, hardware: &[u8]) -> Result<()> {
         for address in addresses.iter() {
             let what = || format!("cannot add the route to {address}");
@@ -232,15 +232,15 @@ impl Switch {
     }
 }
 
-/// The bridge's end of an instance's pair. Interface names have at most 15 characters, so it is
-/// made from the instance's number in the subnet.
+/// The name of the bridge's end of an instance's pair. Interface names have at most 15 characters, so it contains the
+/// instance's number in the subnet.
 pub(crate) fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
     format!("v{}", subnet.number_of(addresses))
 }
 
-/// The hardware address of a number. It is always the same: clients that talked to an instance before it
-/// was restarted still reach it, while their neighbour tables would hold the old address for many seconds
-/// otherwise. The first octet says locally administered (IEEE 802c).
+/// The hardware address for a number. It is always the same, so clients of an instance still reach it after a restart;
+/// otherwise their neighbour tables would have the old address for many seconds. The first octet means locally
+/// administered (IEEE 802c).
 fn hardware_address(number: u16) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     vec![0x02, b'l', b'e', b'n', high, low]
@@ -262,7 +262,7 @@ async fn configure(
     Ok(())
 }
 
-/// The route to one address that is on the link of an interface.
+/// A route to one address on the link of an interface.
 fn direct_route(address: IpAddr, interface: u32) -> RouteMessage {
     match address {
         IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -277,7 +277,7 @@ fn direct_route(address: IpAddr, interface: u32) -> RouteMessage {
     }
 }
 
-/// The routes by the gateway to all other addresses.
+/// The routes to all other addresses through the gateway.
 fn default_routes(gateway: &Addresses, interface: u32) -> impl Iterator<Item = RouteMessage> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway.v4);
     let v4 = v4.output_interface(interface).build();
@@ -288,16 +288,16 @@ fn default_routes(gateway: &Addresses, interface: u32) -> impl Iterator<Item = R
     std::iter::once(v4).chain(v6)
 }
 
-/// Has the gateway drop IPv6 packets of instances from its own address and from outside of the subnet, for which IPv6 has
-/// no `rp_filter`. What goes to the gateway itself is not routed: its link-local addresses stay in reach.
+/// Lets the gateway drop IPv6 packets of instances with its own address or an outside address as source, because IPv6
+/// has no `rp_filter`. Packets to the gateway itself are not routed, so its link-local addresses stay reachable.
 async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
-    /// The priority of the kernel's rule that leads to the table of all routes.
+    /// The priority of the kernel's rule for the main routing table.
     const MAIN: u32 = 32_766;
     let (gateway, all) = (subnet.gateway().v6, subnet.addresses(0).v6);
     let Some((gateway, all)) = gateway.zip(all) else { return Ok(()) };
     let rule = |priority: u32| {
         let rule = netlink.rule().add().v6().input_interface(BRIDGE).priority(priority);
-        // A refusal would go to the address that was forged.
+        // An error reply would go to the forged address.
         rule.action(RuleAction::Blackhole)
     };
     let own = rule(1).source_prefix(gateway, 128);
@@ -311,7 +311,8 @@ async fn check_ipv6_sources(netlink: &Handle, subnet: &Subnet) -> Result<()> {
     Ok(())
 }
 
-/// The routes of a subnet's addresses that no instance has: refused at once, and never sent to a way out.
+/// Routes for addresses of the subnet that no instance has: connections are refused at once, and never sent to the
+/// uplink.
 fn refusing_routes(subnet: &Subnet) -> impl Iterator<Item = RouteMessage> {
     let all = subnet.addresses(0);
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().kind(RouteType::Unreachable);
@@ -332,8 +333,8 @@ async fn add_addresses(netlink: &Handle, interface: u32, addresses: &Addresses) 
         let what = || format!("cannot add address {address}");
         let mut request = netlink.address().add(interface, address, prefix);
         if address.is_ipv6() {
-            // Even with duplicate address detection off, an address is tentative, and cannot be
-            // bound, until a worker of the kernel has looked at it; with this flag it never is.
+            // Even without duplicate address detection an address is tentative, and cannot be bound, until a kernel
+            // worker has processed it. With this flag it never is.
             let flags = AddressAttribute::Flags(AddressFlags::Nodad);
             request.message_mut().attributes.push(flags);
         }
@@ -355,7 +356,7 @@ pub(crate) async fn link_index(netlink: &Handle, name: &str) -> Result<u32> {
     found.map(|link| link.header.index).ok_or_else(|| Error::Refused(what()))
 }
 
-/// Settings of a namespace, written by a thread inside it before any interface is there.
+/// Settings of a namespace. They are written by a thread inside it, before there is any interface.
 fn prepare_settings(listening: &[u16]) -> Result<()> {
     let mesh_ports = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
     let reserved = mesh_ports.iter().chain(listening).map(u16::to_string);
@@ -363,49 +364,50 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
     write_setting("net/ipv4/ip_local_reserved_ports", &reserved)?;
     let (low, high) = LOCAL_PORTS;
     write_setting("net/ipv4/ip_local_port_range", &format!("{low} {high}"))?;
-    // Applications need no root for a port below 1024 or for ping: only they are in this namespace.
+    // Applications need no root for a port below 1024 or for ping, because they have the namespace for themselves.
     write_setting("net/ipv4/ip_unprivileged_port_start", "0")?;
     write_setting("net/ipv4/ping_group_range", "0 2147483647")?;
-    // What waits for a listener that closes goes to another one of the same port, which the next process of a proxy has
-    // (Linux 5.14).
+    // When a listener closes, its pending connections move to another listener of the same port, which the next process
+    // of a proxy has (Linux 5.14).
     write_setting("net/ipv4/tcp_migrate_req", "1")?;
-    // Addresses are unique, so duplicate address detection is off (RFC 4862 section 5.4): it would keep
-    // IPv6 unusable for its first second.
+    // Addresses are unique, so duplicate address detection is off (RFC 4862 section 5.4). It would make IPv6 unusable
+    // for the first second.
     for scope in ["all", "default"] {
-        // A machine that has IPv6 switched off may hand that on to new namespaces
-        // (net.core.devconf_inherit_init_net); inside the mesh it is on wherever the kernel has it.
+        // If IPv6 is disabled on the machine, new namespaces may inherit that (net.core.devconf_inherit_init_net).
+        // Inside the mesh it is enabled if the kernel supports it.
         write_setting(&format!("net/ipv6/conf/{scope}/disable_ipv6"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_dad"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/dad_transmits"), "0")?;
         write_setting(&format!("net/ipv6/conf/{scope}/accept_ra"), "0")?;
-        // The gateway is the only way to all others. It sends redirects of IPv6 (the kernel has no setting
-        // for that), and an application could forge more of them.
+        // All packets must go through the gateway. It sends IPv6 redirects (the kernel has no setting to disable them),
+        // and applications could forge others.
         write_setting(&format!("net/ipv6/conf/{scope}/accept_redirects"), "0")?;
         write_setting(&format!("net/ipv4/conf/{scope}/accept_redirects"), "0")?;
     }
-    // Random link-local addresses (IN6_ADDR_GEN_MODE_RANDOM, Linux 4.5): made from the hardware address, they
-    // would follow from the instance's number.
+    // Random link-local addresses (IN6_ADDR_GEN_MODE_RANDOM, Linux 4.5). If they were derived from the hardware
+    // address, others could compute them from the instance's number.
     write_setting("net/ipv6/conf/default/addr_gen_mode", "3")
 }
 
 /// Settings of the namespace of the bridge, which routes between its ports.
 fn prepare_forwarding() -> Result<()> {
-    // With forwarding on and no way out, what leaves the mesh is refused at once instead of vanishing.
+    // With forwarding on and no uplink, packets out of the mesh are refused at once instead of being dropped.
     write_setting("net/ipv4/ip_forward", "1")?;
     write_setting("net/ipv6/conf/all/forwarding", "1")?;
-    // A hundred refusals of IPv6 a second for each instance: the default is one, so that most connections to an address that
-    // is not there would only time out. Without a limit, one could send another a refusal for each packet that it forges. For IPv4
-    // the kernel has a bound of its own beside this one: five at once, then one a second.
+    // A hundred IPv6 errors a second for each instance. With the default of one, most connections to addresses without
+    // an instance would only time out. Without a limit, an instance could send another one an error for each packet
+    // that it forges. For IPv4 the kernel has an additional limit: a burst of five, then one a second.
     write_setting("net/ipv4/icmp_ratelimit", "10")?;
     write_setting("net/ipv6/icmp/ratelimit", "10")?;
     for scope in ["all", "default"] {
-        // Packets between instances leave by the interface that they came in by, and there is no shorter way.
+        // Packets between instances leave by the interface on which they arrived, and there is no shorter path to
+        // redirect to.
         write_setting(&format!("net/ipv4/conf/{scope}/send_redirects"), "0")?;
     }
     Ok(())
 }
 
-/// Writes one `/proc/sys` file; a file that this kernel does not have is passed over.
+/// Writes one `/proc/sys` file. A file that this kernel does not have is skipped.
 fn write_setting(name: &str, value: &str) -> Result<()> {
     let path = Path::new("/proc/sys").join(name);
     match fs::write(&path, value) {

@@ -1,7 +1,7 @@
-//! Node proxies: a process for each group of instances, in the switch namespace and a control group of its own
+//! Node proxies: one process for each group of instances, in the switch namespace and in a control group of its own
 //! (`leno_supervise::Group`).
 //!
-//! The first instance that enters a group starts it, the last one that releases it ends it.
+//! The first instance that enters a group starts the process; the last one that releases it ends the process.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,10 +29,10 @@ use crate::status::ProxyProcess;
 #[derive(Debug, Default)]
 pub struct NodeProxyGroups {
     running: RefCell<BTreeMap<String, Weak<NodeProxyGroup>>>,
-    /// How many were started. Each has files and a control group of its own, so that one may end while the next of
-    /// the same name begins.
+    /// How many groups were started so far. Each has files and a control group of its own, so that one can end while
+    /// the next one of the same name starts.
     started: Cell<u64>,
-    /// Which processes of proxies are to serve: those that are started from now on, or an earlier number, too.
+    /// The wanted revision of proxy processes; processes of earlier revisions are replaced.
     revision: Cell<u64>,
 }
 
@@ -43,7 +43,7 @@ impl NodeProxyGroups {
         self.revision.get()
     }
 
-    /// Processes that are started from now on are to serve, in place of those of before. Returns their number.
+    /// Raises the wanted revision, so that new processes replace all present ones. Returns the new revision.
     pub fn renew(&self) -> u64 {
         self.revision.set(self.revision.get() + 1);
         self.revision.get()
@@ -54,21 +54,22 @@ impl NodeProxyGroups {
 #[derive(Debug)]
 pub struct NodeProxyGroup {
     mesh: Rc<MeshContext>,
-    /// What its members share; several groups share the same where there are more than one may have.
+    /// The name of what its members share. Several groups have the same name if there are more members than one process
+    /// may have.
     share: String,
     name: String,
-    /// Of the processes of proxies, when it was started.
+    /// The wanted revision of proxy processes when it was started.
     revision: u64,
     directory: PathBuf,
     cgroup: Cgroup,
     process: Process,
-    /// Its limit of memory; `None` where the machine has none.
+    /// Its memory limit; `None` if the machine has none.
     limit: Option<Rc<MemberLimit>>,
-    /// Whose tokens its process has, and the number of each one's last membership.
+    /// The instances whose tokens its process has, each with the number of its last membership.
     tokens: RefCell<BTreeMap<InstanceName, u64>>,
-    /// The instances that its process serves, or is to serve: those that have entered. It may finish something for others.
+    /// The instances that have entered the group. The process may also finish streams of others.
     members: RefCell<BTreeSet<InstanceName>>,
-    /// Why its process does not serve an instance that waits for it.
+    /// Why its process does not serve an instance that is waiting for it.
     waits: watch::Receiver<String>,
 }
 
@@ -78,20 +79,20 @@ struct GroupHost {
     name: String,
     cgroup: Cgroup,
     limit: Option<Rc<MemberLimit>>,
-    /// How often the kernel had ended the process for its memory when it was started.
+    /// How often the kernel had killed the process because of its memory when it was last started.
     killed: Cell<u64>,
     files: Vec<(PathBuf, PathBuf)>,
     tokens: PathBuf,
-    /// The last that was said of it.
+    /// The last message about the process.
     said: watch::Sender<String>,
 }
 
 impl NodeProxyGroup {
-    /// The group of this share that has room for an instance, which is one of its members from now on; started if there is
-    /// none, or its process is of an earlier revision: that one ends with the last of what it has.
+    /// Enters the group of this name that has room for an instance. A new group is started if there is none, or if its
+    /// process has an earlier revision; that process ends once it has finished its streams.
     ///
     /// # Errors
-    /// When its files or its control group cannot be made.
+    /// When its files or its control group cannot be created.
     pub fn enter(mesh: &Rc<MeshContext>, share: &str, instance: &InstanceName) -> Result<Rc<Self>> {
         let groups = &mesh.groups;
         let mut number = 0_u32;
@@ -110,7 +111,8 @@ impl NodeProxyGroup {
         groups.started.set(groups.started.get() + 1);
         let own = format!("{name}.{}", groups.started.get());
         let group = Self::start(mesh, (share, &name), &own).inspect_err(|_| {
-            // The next attempt has files of its own, and may fail as well: where there is no room, each second.
+            // Each attempt creates new files, and there may be one each second, for example while the disk is full. So
+            // they are removed.
             let _nothing_made = std::fs::remove_dir_all(mesh.layout.group(&own));
         });
         let group = Rc::new(group?);
@@ -132,7 +134,7 @@ impl NodeProxyGroup {
         let files = write_files(&directory, &names)?;
         let tokens = directory.join("tokens");
         record::make_directory(&tokens, 0o755)?;
-        // Its folder is where the tokens are laid.
+        // The folder in which tokens are mounted.
         record::make_place(&mesh.layout.token())?;
         let cgroup = Cgroup::create(mesh.layout.group_cgroup(&mesh.hierarchy, own))?;
         let limit = limit(mesh, &cgroup).map(Rc::new);
@@ -169,25 +171,25 @@ impl NodeProxyGroup {
         })
     }
 
-    /// Of the processes of proxies, when it was started.
+    /// The wanted revision of proxy processes when it was started.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Why its process does not serve an instance that waits for it: the last that was said of it.
+    /// Why its process does not serve an instance that is waiting for it: the last message.
     #[must_use]
     pub fn waits(&self) -> watch::Receiver<String> {
         self.waits.clone()
     }
 
-    /// What its members share.
+    /// The name of what its members share.
     #[must_use]
     pub fn share(&self) -> &str {
         &self.share
     }
 
-    /// An instance that has entered does not join: its place and its hold of the group are given back.
+    /// An instance that has entered does not join after all: its place and its hold on the group are released.
     pub async fn exit(self: Rc<Self>, instance: &InstanceName, stop: StopStage) {
         self.members.borrow_mut().remove(instance);
         self.release(stop).await;
@@ -199,7 +201,7 @@ impl NodeProxyGroup {
         &self.name
     }
 
-    /// Where its process runs.
+    /// A description of its process.
     #[must_use]
     pub fn process(&self) -> ProxyProcess {
         ProxyProcess {
@@ -216,14 +218,14 @@ impl NodeProxyGroup {
         self.members.borrow().len() > 1
     }
 
-    /// The file for the token of an instance.
+    /// The path of the token of an instance.
     #[must_use]
     pub fn token(&self, instance: &InstanceName) -> PathBuf {
         self.directory.join("tokens").join(Layout::token_name(instance))
     }
 
-    /// Has the process serve an instance, in place of an earlier one of the same name: its token is written, and
-    /// `broker` takes the orders for its broker. `succeeds`: another group serves it until this one does.
+    /// Has the process serve an instance, in place of an earlier one of the same name; `broker` is the channel for
+    /// orders to its broker. `succeeds`: another group serves the instance until this one does.
     pub fn join(
         &self,
         instance: &PlannedInstance,
@@ -246,8 +248,9 @@ impl NodeProxyGroup {
         self.process.join(name, JoiningMember { member, broker, events, number, succeeds });
     }
 
-    /// Has the process finish what is under way for an instance; the future waits for that. It yields the channel to its
-    /// broker, which ends with it. `succeeded`: another group serves the instance, so that this may take hours.
+    /// Has the process finish the open streams of an instance; the future waits for that. Its result is the channel to
+    /// the instance's broker, which ends when that is dropped. `succeeded`: another group serves the instance, so the
+    /// streams may take hours.
     pub fn leave(
         &self,
         instance: &InstanceName,
@@ -257,8 +260,8 @@ impl NodeProxyGroup {
         self.process.leave(instance, (number, succeeded))
     }
 
-    /// Removes the token of an instance whose membership of this number is over, unless it has joined again. One that stays
-    /// is void once the instance is removed.
+    /// Removes the token of an instance after the membership with this number, unless it has joined again. A token that
+    /// is left is invalid once the instance is removed.
     pub fn forget(&self, instance: &InstanceName, number: u64) {
         let mut tokens = self.tokens.borrow_mut();
         if tokens.get(instance) == Some(&number) {
@@ -269,14 +272,14 @@ impl NodeProxyGroup {
         self.limit();
     }
 
-    /// Has the limit follow the members, with those that something is finished for.
+    /// Adjusts the memory limit to the members, including those whose streams are being finished.
     fn limit(&self) {
         if let Some(limit) = &self.limit {
             limit.follow(self.tokens.borrow().len());
         }
     }
 
-    /// Gives a member's hold of the group back. The last one ends the process and waits for that.
+    /// Releases a member's hold on the group. The last release ends the process and waits for that.
     pub async fn release(self: Rc<Self>, stop: StopStage) {
         let Ok(Self { mesh, directory, cgroup, process, limit, .. }) = Rc::try_unwrap(self) else {
             return;
@@ -296,25 +299,25 @@ impl NodeProxyGroup {
             std::fs::remove_dir_all(&directory)
                 .attempt(|| format!("cannot remove {}", directory.display()))
         });
-        // A panic is printed by the runtime; what is left, the end of the mesh removes.
+        // The runtime prints a panic. What is left is removed with the mesh.
         if let Ok(Err(error)) = removed.await {
             mesh.output.say(&error.chain());
         }
     }
 }
 
-/// The name of a group of this share: each process has a bound of members, so that there may be several.
+/// The name of a group with this share: a process has a bound on its members, so there may be several groups.
 fn key(share: &str, number: u32) -> String {
     if number == 0 { share.to_owned() } else { format!("{share}.{number}") }
 }
 
-/// Whether a group with these members takes this one. All of them join the next process at once should this one end, which
-/// serves no more.
+/// Whether a group with these members has room for this instance. All of them count, because all join the next process
+/// at once if this one ends.
 fn takes(members: &BTreeSet<InstanceName>, instance: &InstanceName) -> bool {
     members.len() < usize::from(MAX_MEMBERS) || members.contains(instance)
 }
 
-/// Limits the memory of the process of a group, where the machine can do that.
+/// Limits the memory of a group's process, if the machine supports that.
 fn limit(mesh: &MeshContext, group: &Cgroup) -> Option<MemberLimit> {
     let limited = || -> Result<Option<MemberLimit>> {
         let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
@@ -343,7 +346,7 @@ impl NodeProxyHost for GroupHost {
                 ));
             }
         }
-        // What a process before has started, and left behind.
+        // Kills what an earlier process has started and left behind.
         if !cgroup.processes().is_empty() {
             cgroup.kill()?;
         }
@@ -359,7 +362,7 @@ impl NodeProxyHost for GroupHost {
         let label = format!("{name} proxy");
         let origin = mesh.output.origin(&label, &label, name);
         let task = mesh.proxy.node_task(&program, laid, isolation, (orders, budget));
-        // A proxy prints its access log alone on standard output.
+        // A proxy prints only its access log to standard output.
         let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
         task.start_with(access, &mesh.output, &origin)
     }
@@ -378,7 +381,7 @@ impl NodeProxyHost for GroupHost {
 mod tests {
     use super::*;
 
-    /// Should the process end, the next one serves no more than it may.
+    /// If the process ends, the next one must be able to serve all members.
     #[test]
     fn a_group_takes_no_more_members_than_a_process_serves() {
         let name = |number: u16| InstanceName::new("shop", &format!("web-{number}")).unwrap();

@@ -16,21 +16,22 @@ use crate::status::MeshStatus;
 pub struct MeshObjective {
     /// Its document.
     pub object: ServiceLevelObjective,
-    /// The namespaces and names of the workloads that serve its target.
+    /// The namespaces and names of the workloads behind its target.
     pub servers: Vec<(String, String)>,
 }
 
-/// The wanted objectives of the mesh that runs, as its control plane was told last, by namespace and name.
+/// The selected objectives of the running mesh, by namespace and name, from the last state that was written for its
+/// control plane.
 ///
 /// # Errors
-/// [`Error::NotRunning`], where its state cannot be read, and where the target of a wanted one does not exist.
+/// [`Error::NotRunning`], if its state cannot be read, or if the target of a selected objective does not exist.
 pub fn running(
     layout: &Layout,
     is_wanted: impl Fn(&ServiceLevelObjective) -> bool,
 ) -> Result<Vec<MeshObjective>> {
     MeshStatus::read(layout)?;
     let state = layout.state().join("state.yaml");
-    // It is written once a workload has a proxy.
+    // It is only written once a workload has a proxy.
     if !state.exists() {
         return Ok(Vec::new());
     }

@@ -1,13 +1,13 @@
-//! The observer of a mesh: a process of its own that asks the proxies every few seconds what they have
-//! counted, remembers a day of it, and answers the dashboard and `leno stat --since`.
+//! The observer of a mesh: a separate process that polls the metrics of the proxies every few seconds, keeps a day of
+//! history, and answers the dashboard and `leno stat --since`.
 //!
 //! ```text
 //!  leno up ── mesh.json ──► leno observer ◄── /metrics of every proxy
 //!                               │
 //!                 history ◄─────┴─────► observer.sock ◄── leno dashboard, leno stat
 //! ```
-//! It runs in the namespace of the bridge, as root without any capability: a fault in it harms neither the
-//! mesh nor the control plane, and its memory is its own (decision 054).
+//! It runs in the namespace of the bridge, as root without any capability. A fault in it affects neither the mesh nor
+//! the control plane, and its memory is separate (decision 054).
 
 mod watch;
 
@@ -41,11 +41,11 @@ use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
 use crate::status::MeshStatus;
 
-/// How long it may take to end; it holds nothing that is not on disk.
+/// How long it may take to end; all of its state is on disk.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long an answer of it is waited for. What is broken is asked of it on machines that have too much to do, too.
+/// How long to wait for an answer. It is long, because problems are also examined on overloaded machines.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);
-/// Most questions that are answered at once; more wait.
+/// Most requests that are answered at once; more wait.
 const MAX_CONNECTIONS: usize = 32;
 
 /// The running observer. It is started again whenever it ends.
@@ -55,9 +55,9 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Comes back when it has ended, as the mesh's stop has it.
+    /// Returns when it has ended after the mesh was stopped.
     pub async fn ended(self) {
-        // A panic has been printed, and the process ends with the mesh's control group.
+        // A panic was printed, and the process ends with the control group of the mesh.
         let _ = self.task.await;
     }
 }
@@ -65,7 +65,7 @@ impl Observer {
 /// Starts the observer and keeps it running until `stop` reaches [`StopStage::All`].
 ///
 /// # Errors
-/// When its control group cannot be made.
+/// When its control group cannot be created.
 pub fn start(mesh: &Rc<MeshContext>, stop: channel::Receiver<StopStage>) -> Result<Observer> {
     let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("observer"))?;
     let mesh = mesh.clone();
@@ -73,7 +73,7 @@ pub fn start(mesh: &Rc<MeshContext>, stop: channel::Receiver<StopStage>) -> Resu
         let origin = mesh.output.origin("observer", "observer", "observer");
         let start =
             || -> Result<RunningProcess> { task(&mesh, &group)?.start(&mesh.output, &origin) };
-        // The same fault again and again is told of once.
+        // A repeated fault is printed once.
         let told = Cell::new(false);
         let report = |event| {
             let text = match event {
@@ -115,7 +115,7 @@ fn task(mesh: &MeshContext, group: &Cgroup) -> Result<ProcessCommand> {
 /// Observes the mesh of this layout until the process ends.
 ///
 /// # Errors
-/// When the history cannot be read, or the socket cannot be made.
+/// When the history cannot be read, or the socket cannot be created.
 pub async fn observe(layout: &Layout) -> Result<()> {
     let path = layout.history();
     let hub = Hub::open(layout.mesh(), path.clone());
@@ -128,7 +128,7 @@ pub async fn observe(layout: &Layout) -> Result<()> {
     }
 }
 
-/// Asks the observer of a running mesh, for example for `/api/v1/topology`.
+/// Sends a request to the observer of a running mesh, for example for `/api/v1/topology`.
 ///
 /// # Errors
 /// When the mesh does not run, nothing of it has a proxy, or the observer does not answer.
@@ -160,7 +160,7 @@ pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T
 fn listen(layout: &Layout) -> Result<UnixListener> {
     let path = layout.observer();
     let bind = || {
-        // One that was killed has left its own.
+        // A killed observer has left its socket.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -179,7 +179,7 @@ async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // For want of descriptors: connections that end give theirs back.
+                // No descriptors are left; ending connections free some.
                 tracing::warn!(%error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -189,7 +189,7 @@ async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
         tokio::spawn(async move {
             leno_program::serve_stream(stream, "observer.sock", async |request| {
                 let (path, query) = (request.uri().path(), request.uri().query());
-                // The socket is root's, who may see all of the mesh.
+                // Only root can use the socket, and root may see the whole mesh.
                 let all = (&*hub, &VisibleNamespaces::All);
                 leno_dashboard::serve::answer(all, request.method(), path, query)
             })

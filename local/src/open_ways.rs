@@ -1,4 +1,4 @@
-//! The ways around the capture of an instance that are open.
+//! Finds open ways around the capture of an instance.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use leno_types::ports::PROXY_UID;
 use crate::proxy;
 use crate::status::{InstanceStatus, MeshStatus};
 
-/// The open ways, by the kernel; `None` if the instance is not captured. Needs root.
+/// The open ways, as the kernel shows them; `None` if the instance is not captured. Needs root.
 #[must_use]
 pub fn open_ways(status: &MeshStatus, instance: &InstanceStatus) -> Option<OpenWays> {
     let backend: Backend = instance.capture.as_ref()?.parse().ok()?;
@@ -24,7 +24,7 @@ pub fn open_ways(status: &MeshStatus, instance: &InstanceStatus) -> Option<OpenW
         name: instance.surroundings.netns.clone(),
         netns: Path::new("/run/netns").join(&instance.surroundings.netns),
         cgroup: application,
-        // The proxy has a group of its own, beside the application's.
+        // The proxy has a control group of its own, beside the application's.
         proxy_cgroup: PathBuf::new(),
         proxy_process: None,
         fail_closed: true,

@@ -1,6 +1,6 @@
 //! Orders of other commands to a running `leno up`, over a socket in the mesh's directory.
 //!
-//! One order and one answer a connection, each a line of JSON. Only root can reach the socket.
+//! Each connection has one order and one answer, each a line of JSON. Only root can use the socket.
 
 use std::fs::Permissions;
 use std::io;
@@ -17,38 +17,38 @@ use crate::layout::Layout;
 
 /// Longest order and answer, in bytes: 250 names of instances.
 const MAX_LINE: u64 = 64 * 1024;
-/// How long an order may take to arrive, and the answer to it. Neither waits for anything else, but a machine that is busy
-/// may take seconds.
+/// How long an order may take to arrive, and its answer. Neither waits for other work, but a busy machine may take
+/// seconds.
 const BOUND: Duration = Duration::from_secs(10);
-/// Orders that wait to be carried out; senders of more wait.
+/// Orders in the queue; senders of more wait.
 const QUEUE: usize = 4;
-/// How the answer to an order begins that the mesh does not know, in all versions.
+/// The prefix of the answer to an unknown order, in all versions.
 const NOT_UNDERSTOOD: &str = "the order is not understood";
 
-/// What a running mesh may be told to do.
+/// The orders to a running mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeshOrder {
     /// Start these instances again, by namespace and name, one of a workload at a time.
     Restart(Vec<(String, String)>),
-    /// Have the next process of each proxy take over from the one that serves.
+    /// Replace each proxy process by a new one, which takes over.
     UpgradeProxies,
 }
 
-/// How an order was answered: an error says why it is not carried out.
+/// The answer to an order: an error says why it is not carried out.
 type Answer = Result<(), String>;
 
-/// An order, and where its answer goes.
+/// An order, and the sender for its answer.
 pub type ReceivedOrder = (MeshOrder, oneshot::Sender<Answer>);
 
-/// Takes orders until the receiver is dropped.
+/// Accepts orders until the receiver is dropped.
 ///
 /// # Errors
 /// When the socket cannot be made.
 pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
     let path = layout.orders();
     let bind = || {
-        // A killed run may have left its own.
+        // A killed run may have left its socket.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -59,13 +59,13 @@ pub fn listen(layout: &Layout) -> Result<mpsc::Receiver<ReceivedOrder>> {
     };
     let listener = bind().attempt(|| format!("cannot listen on {}", path.display()))?;
     let (orders, received) = mpsc::channel(QUEUE);
-    // Ends with the receiver, or with the runtime.
+    // The task ends with the receiver, or with the runtime.
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             if orders.is_closed() {
                 return;
             }
-            // The sender has gone or sent no order: it is told by the closed connection.
+            // On an error the sender has gone or has sent no order; the closed connection tells it.
             let _ = tokio::time::timeout(BOUND, serve(stream, &orders)).await;
         }
     });
@@ -94,7 +94,7 @@ async fn serve(mut stream: UnixStream, orders: &mpsc::Sender<ReceivedOrder>) -> 
 /// Sends an order to the mesh of this layout and waits for the answer.
 ///
 /// # Errors
-/// When the mesh does not answer, or refuses.
+/// When the mesh does not answer, or rejects the order.
 pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
     let path = layout.orders();
     let what = || format!("mesh {} takes no orders at {}", layout.mesh(), path.display());
@@ -112,7 +112,7 @@ pub async fn send(layout: &Layout, order: &MeshOrder) -> Result<()> {
     answer.attempt(what)?.map_err(|reason| Error::Refused(explained(reason)))
 }
 
-/// Why an order is refused, and what to do where the mesh does not know it.
+/// Why an order was rejected, with a remedy if the mesh does not know it.
 fn explained(reason: String) -> String {
     match reason.starts_with(NOT_UNDERSTOOD) {
         true => format!(
@@ -136,7 +136,7 @@ mod tests {
             "{explained}"
         );
         assert_eq!(super::explained("the mesh is ending".to_owned()), "the mesh is ending");
-        // What is sent to later versions.
+        // The format must stay, because later versions read it.
         let orders =
             [MeshOrder::UpgradeProxies, MeshOrder::Restart(vec![("shop".into(), "web-0".into())])];
         let sent = orders.map(|order| serde_json::to_string(&order).unwrap());

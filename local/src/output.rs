@@ -1,7 +1,7 @@
-//! What a mesh's processes print, line by line, each with its origin before it.
+//! Prints the output of a mesh's processes, line by line, each with its origin.
 //!
-//! One thread writes, to the terminal and to the log that `leno logs` reads. A terminal that is
-//! stopped holds up the programs that print, as it would without Leno, and nothing else.
+//! One thread writes to the terminal and to the log of `leno logs`. If the terminal is stopped, only the programs that
+//! print have to wait, as they would without Leno.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,24 +19,24 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use crate::log::LogFile;
 
-/// Longest line, in bytes: a longer one is broken here, so that a program that never ends its line
-/// costs a bounded amount of memory and still shows what it prints.
+/// Longest line, in bytes. A longer one is split, so that a program that prints no line ends costs a bounded amount of
+/// memory, and its output is still shown.
 const MAX_LINE: usize = 16 * 1024;
-/// Lines waiting for the terminal. When it is full the programs wait, not the mesh.
+/// Lines that wait for the terminal. When the queue is full, the programs wait, but the mesh does not.
 const QUEUE: usize = 512;
 /// Widest column of labels, in characters: longer ones stick out, instead of pushing every line of
 /// the others off the screen.
 const MAX_WIDTH: usize = 40;
 /// Most bytes that are kept of the last line of an origin, for `leno check`.
 const MAX_LAST: usize = 200;
-/// Foreground colours that are readable on dark and on light. Red is left to errors.
+/// Colours that are readable on dark and on light backgrounds. Red is reserved for errors.
 const COLOURS: [u8; 5] = [32, 33, 34, 35, 36];
-/// Bold: lines of Leno's own.
+/// Bold: for lines of Leno itself.
 const OWN: u8 = 1;
-/// The origin of lines of Leno's own.
+/// The origin of lines of Leno itself.
 pub const LENO: &str = "leno";
 
-/// Where lines go. Cheap to clone; the writer ends when the last clone is gone.
+/// Accepts lines. Cheap to clone; the writer ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct LineOutput {
     messages: mpsc::Sender<Message>,
@@ -45,7 +45,7 @@ pub struct LineOutput {
     style: LineStyle,
 }
 
-/// Lines of Leno's own that came while the queue was full of those of a program that prints without end.
+/// Lines of Leno itself that arrived while the programs' lines filled the queue.
 type OverflowLines = Arc<Mutex<VecDeque<Line>>>;
 
 /// How lines are shown on the terminal.
@@ -57,20 +57,20 @@ pub struct LineStyle {
     pub times: bool,
     /// Whether a line is its text alone, without label and time.
     pub plain: bool,
-    /// Whether what a terminal would obey is escaped in the text. The log has the bytes that were printed.
+    /// Whether control sequences in the text are escaped for a terminal. The log always has the original bytes.
     pub escaped: bool,
 }
 
-/// Ends the writer thread: waits until everything is written.
+/// Waits for the writer thread, which ends when everything is written.
 #[derive(Debug)]
 pub struct LineWriter(JoinHandle<()>);
 
-/// Whose lines they are.
+/// The origin of lines.
 #[derive(Clone, Debug)]
 pub struct LineOrigin {
-    /// Before each line on the terminal.
+    /// Printed before each line on the terminal.
     label: Arc<str>,
-    /// In the log: with the namespace.
+    /// The name in the log, with the namespace.
     name: Arc<str>,
     colour: Option<u8>,
     last: Arc<Mutex<String>>,
@@ -79,7 +79,7 @@ pub struct LineOrigin {
 #[derive(Debug)]
 enum Message {
     Line(Line),
-    /// From here on lines are kept in this file as well.
+    /// From here on lines are also written to this file.
     Keep(LogFile),
 }
 
@@ -102,7 +102,7 @@ impl LineOutput {
         Self::reported(sink, style, None)
     }
 
-    /// Starts a thread that writes lines alone, without label and time, to a file. It says on `report` when it cannot.
+    /// Starts a thread that writes plain lines, without label and time, to a file. Errors are printed on `report`.
     pub fn to_file(file: File, path: &Path, report: Self) -> (Self, LineWriter) {
         let style = LineStyle { plain: true, ..LineStyle::default() };
         Self::reported(Box::new(file), style, Some((report, path.display().to_string())))
@@ -132,19 +132,19 @@ impl LineOutput {
         (Self { messages, waiting, width, style }, LineWriter(writer))
     }
 
-    /// Keeps all lines from here on in `log` as well.
+    /// From here on all lines are also written to `log`.
     pub async fn keep(&self, log: LogFile) {
-        // Only at the very end is there no writer any more.
+        // The writer is only gone at the very end.
         let _ = self.messages.send(Message::Keep(log)).await;
     }
 
-    /// Keeps room for a label that comes later.
+    /// Makes the column of labels wide enough for a later label.
     pub fn reserve(&self, label: &str) {
         self.width.fetch_max(label.len().min(MAX_WIDTH), Ordering::Relaxed);
     }
 
-    /// The origin with this label on the terminal and this name in the log; the same `group` has the
-    /// same colour in every run.
+    /// An origin with this label on the terminal and this name in the log; the same `group` has the same colour in
+    /// every run.
     #[must_use]
     pub fn origin(&self, label: &str, name: &str, group: &str) -> LineOrigin {
         self.reserve(label);
@@ -154,8 +154,9 @@ impl LineOutput {
         LineOrigin::new(label, name, colour)
     }
 
-    /// Prints lines of Leno's own. They have room where the programs' lines fill the queue; what does not fit
-    /// there either, because the terminal is stopped, is dropped: the mesh itself never waits for a terminal.
+    /// Prints lines of Leno itself. They have a queue of their own for the time in which the programs' lines fill the
+    /// main queue. If that is full, too, because the terminal is stopped, they are dropped: the mesh itself never waits
+    /// for a terminal.
     pub fn say(&self, text: &str) {
         let origin = LineOrigin::new(LENO, LENO, self.style.colour.then_some(OWN));
         for line in text.lines() {
@@ -163,7 +164,7 @@ impl LineOutput {
             let Err(TrySendError::Full(Message::Line(line))) = self.messages.try_send(line) else {
                 continue;
             };
-            // The writer looks here before each of the lines that fill the queue.
+            // The writer checks this queue before each line of the main queue.
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.len() < QUEUE {
                 waiting.push_back(line);
@@ -171,7 +172,7 @@ impl LineOutput {
         }
     }
 
-    /// Prints every line that `source` gives, until it ends.
+    /// Prints every line of `source`, until it ends.
     pub async fn copy(&self, origin: &LineOrigin, source: impl AsyncRead + Unpin) {
         let mut source = BufReader::with_capacity(MAX_LINE, source);
         let mut line = Vec::new();
@@ -196,7 +197,7 @@ impl LineOutput {
 
     async fn line(&self, origin: &LineOrigin, text: &[u8]) {
         origin.remember(text);
-        // Only at the very end is there no writer any more.
+        // The writer is only gone at the very end.
         let _ = self.messages.send(Message::Line(Line::new(origin, text))).await;
     }
 }
@@ -206,7 +207,7 @@ impl LineOrigin {
         Self { label: label.into(), name: name.into(), colour, last: Arc::default() }
     }
 
-    /// The last line that was not empty, shortened.
+    /// The last non-empty line, shortened.
     #[must_use]
     pub fn last_line(&self) -> String {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -217,7 +218,7 @@ impl LineOrigin {
     }
 }
 
-/// Keeps a line that is not empty, shortened.
+/// Keeps a non-empty line, shortened.
 fn remember(last: &Mutex<String>, text: &[u8]) {
     let text = text[..text.len().min(MAX_LAST)].trim_ascii();
     if !text.is_empty() {
@@ -226,7 +227,7 @@ fn remember(last: &Mutex<String>, text: &[u8]) {
     }
 }
 
-/// Reads `source` to its end and keeps its last line that is not empty in `last`.
+/// Reads `source` to its end and keeps its last non-empty line in `last`.
 pub(crate) async fn last_line(source: Option<impl AsyncRead + Unpin>, last: Arc<Mutex<String>>) {
     let Some(mut source) = source else { return };
     let (mut line, mut chunk) = (Vec::with_capacity(MAX_LAST), [0; 4096]);
@@ -255,13 +256,13 @@ impl Line {
 /// The writer thread.
 struct Writing {
     sink: Box<dyn io::Write + Send>,
-    /// A reader that is gone (`| head`) stops the printing, not the mesh.
+    /// Whether there is a reader. If it is gone (`| head`), printing stops, but the mesh continues.
     open: bool,
-    /// Whether the last line was written in part.
+    /// Whether the last line was only partly written.
     torn: bool,
-    /// Lines since the last one that was written whole, for example because the disk is full.
+    /// Lines that were lost since the last complete one, for example because the disk is full.
     lost: u64,
-    /// Where to say that lines are lost, and the name of what they were for.
+    /// Where lost lines are reported, and the name of the file.
     report: Option<(LineOutput, String)>,
     log: Option<LogFile>,
     style: LineStyle,
@@ -320,7 +321,7 @@ impl Writing {
         }
     }
 
-    /// Writes a line, behind the end of one that was written in part.
+    /// Writes a line, after ending one that was only partly written.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.torn {
             self.sink.write_all(b"\n")?;
@@ -339,7 +340,7 @@ impl Writing {
         self.sink.flush()
     }
 
-    /// Says how many lines were lost, if any were and there is a place to say so.
+    /// Reports how many lines were lost, if any.
     fn say_lost(&self, what: &str) {
         if let (1.., Some((output, name))) = (self.lost, &self.report) {
             output.say(&format!("{name} {what}; {} lines were lost", self.lost));
@@ -373,7 +374,7 @@ impl Writing {
 impl LineWriter {
     /// Waits until everything is written; every [`LineOutput`] must be dropped before.
     pub fn finish(self) {
-        // A panic of the writer has been printed by itself.
+        // The runtime has printed the panic of the writer.
         let _ = self.0.join();
     }
 }
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
     }
 
-    /// A disk with its room in bytes, and how often it was full.
+    /// A disk with limited room, which counts how often it was full.
     #[derive(Clone, Default)]
     struct Disk {
         written: Sink,

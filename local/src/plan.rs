@@ -1,8 +1,7 @@
-//! From documents to what is to run: instances with addresses, services with VIPs and endpoints.
+//! From documents to a plan: instances with addresses, services with VIPs and endpoints.
 //!
-//! Nothing is started and nothing made, and the same documents over the same earlier plan give the same
-//! plan; of the machine it asks only whether it has the users that documents name.
-//! An edit keeps every address whose owner stays.
+//! Planning starts and creates nothing, and the same documents with the same earlier plan give the same result. Of the
+//! machine it only checks whether the users exist that documents name. An edit keeps every address whose owner stays.
 
 mod aliases;
 mod datagrams;
@@ -45,13 +44,13 @@ pub struct Plan {
     pub instances: BTreeMap<InstanceName, PlannedInstance>,
     services: BTreeMap<ServiceName, PlannedService>,
     workloads: Vec<Workload>,
-    /// Slices that were given, for services without a selector.
+    /// EndpointSlices from the documents, for services without a selector.
     slices: Vec<EndpointSlice>,
-    /// Objects that are passed on as they are.
+    /// Objects that are passed on unchanged.
     others: Vec<Object>,
     numbers: Numbers,
     ranges: MeshRanges,
-    /// How many flows the table holds, and how many changes of them wait, where documents say so.
+    /// The sizes of the table of flows and of its queue of changes, if documents set them.
     pub flow_sizes: (Option<u32>, Option<u32>),
 }
 
@@ -62,48 +61,48 @@ pub struct PlannedInstance {
     pub name: InstanceName,
     /// The workload it is an instance of.
     pub workload: Arc<str>,
-    /// The name in front of its output: with the namespace where there are several.
+    /// The label of its output; it includes the namespace if there are several.
     pub label: String,
     /// Its names in DNS.
     pub full_names: Vec<String>,
     /// Its addresses.
     pub addresses: Addresses,
-    /// The ports it declares.
+    /// The ports that it declares.
     pub listening: Vec<u16>,
-    /// Addresses of this machine, and the ports of it that they lead to.
+    /// Published addresses of this machine, each with the port of the instance.
     pub published: Vec<(SocketAddr, u16)>,
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
-    /// Where its flows are read.
+    /// The source of its flow metrics.
     pub flows: FlowMetricsSource,
-    /// The most that accounting for the flows of its workload may cost, if they say so.
+    /// The CPU budget for accounting the flows of its workload, if the documents set it.
     pub flow_budget: Option<CpuBudget>,
-    /// In node mode, how long it is busy before it gets a process of its own, if its documents say so; `None` in it: it gets
-    /// none.
+    /// In node mode, how long it must be busy before it gets a process of its own, if its documents set it;
+    /// `Some(None)` turns that off.
     pub promote_after: Option<Option<Duration>>,
-    /// What is started; another one needs a restart, everything else does not.
+    /// What is started. If this changes, the instance must be restarted; other changes need no restart.
     pub launch: InstanceLaunch,
 }
 
-/// The instances that take traffic, each with its ports that are open in one family alone.
+/// The instances that take traffic, each with its ports that are open in only one family.
 pub type ReadyInstances = BTreeMap<InstanceName, OneFamily>;
 
-/// What holds where documents say nothing.
+/// The defaults for what documents do not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanDefaults {
     /// What inbound sides do with plaintext.
     pub mtls: MtlsMode,
-    /// Whether workloads may call what the mesh does not know.
+    /// Whether workloads may call destinations that the mesh does not know.
     pub egress: Egress,
-    /// Where proxies run.
+    /// Whether proxies are sidecars or node proxies.
     pub mode: ProxyMode,
-    /// In node mode, which instances share one.
+    /// In node mode, which instances share a proxy.
     pub share: ProcessSharing,
     /// How traffic is captured.
     pub capture: CaptureChoice,
-    /// Where flows are read.
+    /// The source of flow metrics.
     pub flows: FlowMetricsSource,
-    /// Whether there is IPv6.
+    /// Whether the machine has IPv6.
     pub ipv6: bool,
     /// The addresses of IPv4.
     pub ranges: MeshRanges,
@@ -111,14 +110,14 @@ pub struct PlanDefaults {
     pub spiffe: bool,
 }
 
-/// Who has which addresses.
+/// The addresses of all owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Numbers {
     instances: Allocation,
     services: Allocation,
 }
 
-/// What is known while a plan is made.
+/// The state while a plan is made.
 struct Draft<'a> {
     documents: &'a Documents,
     defaults: PlanDefaults,
@@ -133,10 +132,10 @@ impl Plan {
         self.instances.keys().map(|name| (name.clone(), OneFamily::default())).collect()
     }
 
-    /// Makes the plan for these documents; addresses of `before` are kept.
+    /// Makes the plan for these documents. Addresses in `before` are kept.
     ///
     /// # Errors
-    /// Every reason why the documents cannot be run here, with its place.
+    /// All reasons why the documents cannot be run here, each with its place.
     pub fn make(
         documents: &Documents,
         defaults: PlanDefaults,
@@ -160,15 +159,15 @@ impl Plan {
         if draft.problems.is_empty() { Ok(draft.plan) } else { Err(draft.problems) }
     }
 
-    /// Whether `instance`, as it runs, is what the plan wants, so that it need not be started again.
+    /// Whether the running `instance` matches the plan, so that it need not be restarted.
     #[must_use]
     pub fn wants(&self, instance: &PlannedInstance) -> bool {
         let wanted = self.instances.get(&instance.name);
         wanted.is_some_and(|w| w.launch == instance.launch && w.addresses == instance.addresses)
     }
 
-    /// The group of node mode that `instance` is to go to, or `None` in it for a proxy of its own, where that is all in which it
-    /// differs from what the plan wants: it goes on meanwhile.
+    /// If the only change of `instance` is its group in node mode (`None` for a proxy of its own), the new group. Then
+    /// it keeps running while it moves.
     #[must_use]
     pub fn moves(&self, instance: &PlannedInstance) -> Option<&Option<String>> {
         let (from, to) =
@@ -179,7 +178,7 @@ impl Plan {
         (from != to && is_meshed && self.wants(&moved)).then_some(to)
     }
 
-    /// Whether anything has a proxy.
+    /// Whether any workload has a proxy.
     #[must_use]
     pub fn meshed(&self) -> bool {
         self.instances.values().any(|instance| instance.launch.meshed)
@@ -205,7 +204,7 @@ impl Draft<'_> {
         });
     }
 
-    /// Takes over what needs no work here, and refuses what `leno up` cannot run.
+    /// Passes on objects that need no planning, and rejects those that `leno up` cannot run.
     fn pass_on(&mut self) {
         for located in &self.documents.objects {
             match &located.value {
@@ -257,7 +256,7 @@ impl Draft<'_> {
 }
 
 impl Draft<'_> {
-    /// Refuses an address of this machine that two ports of workloads want.
+    /// Rejects an address of this machine that two ports of workloads want to publish.
     fn check_published(&mut self) {
         let mut holders: BTreeMap<SocketAddr, String> = BTreeMap::new();
         let documents = self.documents;

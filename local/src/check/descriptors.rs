@@ -1,4 +1,5 @@
-//! Node proxies whose process has nearly no descriptors left. Instances that it is to serve wait then, and new connections fail.
+//! Finds node proxies whose process is nearly out of descriptors. Then instances wait to be served, and new connections
+//! fail.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +10,10 @@ use leno_supervise::DescriptorLimit;
 
 use crate::status::InstanceStatus;
 
-/// From this share on a process is short of descriptors, in percent: a member that joins needs some fifty at once.
+/// A process is short of descriptors from this share on, in percent: a member that joins needs some fifty at once.
 const SHORT_PERCENT: usize = 90;
 
-/// The findings about the processes that these instances share.
+/// The findings about the proxy processes of these instances.
 pub(super) fn short_of(instances: &[InstanceStatus]) -> Vec<CheckResult> {
     let shared = instances.iter().filter_map(|instance| instance.proxy.as_ref());
     let groups = shared.filter_map(|process| Some((process.group.as_deref()?, process)));

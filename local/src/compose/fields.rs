@@ -1,4 +1,4 @@
-//! The fields of a service, each taken once; what is left is refused or ignored.
+//! The fields of a service. Each is taken once; the rest is rejected or ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 use super::interpolation::{Variables, filled};
 use super::{Draft, Name, Service, place};
 
-/// Fields that have no effect on a mesh, or describe what `leno up` does by itself.
+/// Fields that have no effect on a mesh, or that describe what `leno up` does anyway.
 const IGNORED: [&str; 15] = [
     "annotations",
     "attach",
@@ -62,22 +62,22 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses the field that was taken last.
+    /// Rejects the field that was taken last.
     pub(super) fn refuse(&mut self, name: &str, reason: impl Into<String>) {
         let path = format!("services.{}.{name}", self.service);
         self.draft.problem(self.place, &path, reason.into());
     }
 
-    /// Whether a field of the service was refused.
+    /// Whether a field of the service was rejected.
     pub(super) fn has_refused(&self, name: &str) -> bool {
         let path = format!("services.{}.{name}", self.service);
         self.draft.problems.iter().any(|problem| problem.path == path)
     }
 
-    /// A path beside the file.
+    /// A path relative to the file.
     pub(super) fn beside(&self, path: &str) -> PathBuf {
         let place = Path::new(&self.draft.file).parent().unwrap_or(Path::new("")).join(path);
-        // Without the `.` that joining leaves, so that messages read well.
+        // Drops the `.` that joining leaves, for better messages.
         place.components().filter(|part| *part != Component::CurDir).collect()
     }
 
@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
         texts.unwrap_or_default()
     }
 
-    /// Refuses or ignores what was not taken.
+    /// Rejects or ignores the fields that were not taken.
     pub(super) fn rest(&mut self) {
         for (name, value) in std::mem::take(&mut self.left) {
             self.place = place(value);

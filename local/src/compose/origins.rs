@@ -1,4 +1,4 @@
-//! Which field of a service each part of its Workload is made from.
+//! The field of a service that each part of its Workload comes from.
 
 use leno_resources::{DocumentOrigin, Position};
 
@@ -31,7 +31,7 @@ pub(super) fn of(name: &Name, service: &Service, project: Option<Position>) -> V
     let whole = format!("services.{}", name.text);
     let parts = PARTS.into_iter().map(|(part, fields)| {
         let written = fields.iter().find_map(|field| Some((*field, place(service.get(*field)?))));
-        // A field that is not written is shown at the service, which is where it would be added.
+        // A missing field is reported at the service, which is where it would be added.
         let (field, place) = written.unwrap_or((fields[0], name.place));
         DocumentOrigin { part, field: format!("{whole}.{field}"), place }
     });

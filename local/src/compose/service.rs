@@ -1,4 +1,4 @@
-//! One service of a Compose file, as a Workload.
+//! Translates one service of a Compose file into a Workload.
 
 use serde_json::{Map, Value, json};
 
@@ -43,8 +43,8 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
     })
 }
 
-/// The program and its arguments. An image that is refused comes with a remedy that names the command: of a missing
-/// one no more is said then, and the program's name is a stand-in.
+/// The program and its arguments. If an image was rejected, its remedy already names the command, so a missing command
+/// is not reported as well. The program's name is a placeholder then.
 fn command(fields: &mut Fields<'_>) -> Vec<String> {
     let has_remedy = fields.has_refused("image") || fields.has_refused("build");
     let parts = ["entrypoint", "command"].map(|name| words(fields, name));
@@ -58,7 +58,7 @@ fn command(fields: &mut Fields<'_>) -> Vec<String> {
     parts.map(Option::unwrap_or_default).concat()
 }
 
-/// The directory that an image is unpacked in: what begins as a path, as with volumes.
+/// The directory with an unpacked image: a value that begins like a path, as with volumes.
 fn image(fields: &mut Fields<'_>) -> Option<String> {
     let image = fields.text("image")?;
     if image.starts_with(['.', '/']) {
@@ -73,7 +73,7 @@ fn image(fields: &mut Fields<'_>) -> Option<String> {
     None
 }
 
-/// A command: a list, or a text that is split as a shell does; `None` if it was refused.
+/// A command: a list, or a text that is split like in a shell; `None` if it was rejected.
 fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
     match fields.take(name) {
         Some(Value::String(text)) => {
@@ -92,7 +92,7 @@ fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The texts of a list, which holds nothing else.
+/// The texts of a list; other items are rejected.
 fn texts(fields: &mut Fields<'_>, name: &str, items: &[Value]) -> Vec<String> {
     let texts: Vec<String> = items.iter().filter_map(scalar).collect();
     if let Some(other) = items.iter().find(|item| scalar(item).is_none()) {
@@ -150,7 +150,7 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     spec.insert("envFile".to_owned(), json!(files));
 }
 
-/// `ports` are published, as Compose does on all addresses; `expose` are not.
+/// `ports` are published on all addresses, as in Compose; `expose` are not published.
 fn ports(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let mut ports: Vec<(u16, Option<String>)> = Vec::new();
     let all = match fields.take("ports") {
@@ -180,7 +180,7 @@ fn ports(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     spec.insert("ports".to_owned(), ports.iter().map(of).collect());
 }
 
-/// The port of the service, and the address of this machine that leads to it.
+/// The port of the service, and the address of this machine at which it is published.
 fn published(port: &Value) -> Result<(u16, Option<String>), String> {
     let number = |text: &str| {
         let wrong = || format!("{text:?} is not one port: write each port of a range by itself");
@@ -242,7 +242,7 @@ fn depends_on(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     spec.insert("dependsOn".to_owned(), Value::Object(all));
 }
 
-/// A check of the health is a readiness probe: Compose, too, restarts nothing that is unhealthy.
+/// A health check becomes a readiness probe, because Compose does not restart unhealthy services either.
 fn healthcheck(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let Some(check) = fields.take("healthcheck") else { return };
     let list = |all: &[Value]| all.iter().filter_map(scalar).collect::<Vec<String>>();
@@ -282,7 +282,7 @@ fn healthcheck(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     );
 }
 
-/// Paths of this machine; Compose makes volumes that have a name alone.
+/// Volumes are paths of this machine. Named volumes, which Compose creates, are rejected.
 fn volumes(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let all = match fields.take("volumes") {
         Some(Value::Array(all)) => all,
@@ -346,7 +346,7 @@ fn quantity(text: &str) -> String {
     let mut found =
         unit.filter_map(|(unit, own)| Some(format!("{}{own}", short.strip_suffix(unit)?)));
     let bytes = short.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    // What is no amount is refused as it was written.
+    // An invalid amount is passed on as written, and rejected later.
     found.next().unwrap_or_else(|| if bytes { short.to_owned() } else { text.to_owned() })
 }
 
@@ -354,7 +354,7 @@ fn ending(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let restart = match fields.text("restart").as_deref() {
         None | Some("no" | "false") => "never",
         Some("always" | "unless-stopped") => "always",
-        // A bound on how often is Compose's alone.
+        // The bound on the number of restarts is only known to Compose.
         Some("on-failure") => "on-failure",
         Some(_) => {
             fields.refuse("restart", "write no, always, on-failure or unless-stopped");

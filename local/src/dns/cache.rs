@@ -1,4 +1,4 @@
-//! Answers of the host's resolvers, kept for as long as they hold.
+//! Caches answers of the host's resolvers, for as long as they are valid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::RData;
 
-/// Most answers kept: each is a name and family that some workload asks for again and again.
+/// Most cached answers. Each is for a name and family that some workload queries repeatedly.
 const MAX_ANSWERS: usize = 1024;
-/// Longest answer that is kept, in bytes: what fits a datagram that fits every path.
+/// Longest cached answer, in bytes: what fits into a datagram on any path.
 const MAX_LENGTH: usize = 1232;
-/// How long an answer is kept at the most, whatever it says of itself.
+/// Longest time that an answer is cached, whatever its TTL.
 const MAX_HOLD: Duration = Duration::from_secs(300);
 
-/// Answers by the question they are to, less its number.
+/// Answers by their question, without its ID.
 #[derive(Debug, Default)]
 pub(super) struct AnswerCache(Mutex<HashMap<Vec<u8>, CachedAnswer>>);
 
@@ -26,7 +26,7 @@ struct CachedAnswer {
 }
 
 impl AnswerCache {
-    /// The answer to a question, with its number and what is left of its time.
+    /// The cached answer to a question, with the question's ID and the remaining TTL.
     pub(super) fn get(&self, question: &[u8], now: Instant) -> Option<Vec<u8>> {
         let (id, rest) = split(question)?;
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,13 +46,13 @@ impl AnswerCache {
         answer.to_vec().ok()
     }
 
-    /// Keeps an answer if it holds for a time.
+    /// Caches an answer, if it has a TTL.
     pub(super) fn put(&self, question: &[u8], answer: &[u8], now: Instant) {
         let Some((_, rest)) = split(question).filter(|_| answer.len() <= MAX_LENGTH) else {
             return;
         };
         let Ok(answer) = Message::from_vec(answer) else { return };
-        // From here on the answer serves every client.
+        // From here on the answer is used for all clients.
         if !Message::from_vec(question).is_ok_and(|asked| asked.queries == answer.queries) {
             return;
         }
@@ -65,7 +65,7 @@ impl AnswerCache {
             kept.retain(|_, one| now.saturating_duration_since(one.since) < one.hold);
         }
         if kept.len() >= MAX_ANSWERS {
-            // A client that asks for so many names gains nothing from a cache.
+            // A cache does not help a client that queries so many names.
             kept.clear();
         }
         kept.insert(rest.to_vec(), CachedAnswer { answer, since: now, hold });
@@ -77,14 +77,14 @@ fn split(question: &[u8]) -> Option<(u16, &[u8])> {
     Some((u16::from_be_bytes(*id), rest))
 }
 
-/// How long an answer holds; zero where it may not be kept.
+/// How long an answer is valid; zero if it must not be cached.
 fn holds(answer: &Message) -> Duration {
     let seconds = match answer.metadata.response_code {
         _ if answer.metadata.truncation => None,
         ResponseCode::NoError if !answer.answers.is_empty() => {
             answer.answers.iter().map(|record| record.ttl).min()
         }
-        // "There is none" holds as long as its zone says (RFC 2308 section 5).
+        // A negative answer is valid as long as its zone's SOA says (RFC 2308 section 5).
         ResponseCode::NoError | ResponseCode::NXDomain => {
             answer.authorities.iter().find_map(|record| match &record.data {
                 RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),

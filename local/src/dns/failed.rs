@@ -1,25 +1,26 @@
-//! Counts lookups in vain, by client and name.
+//! Counts failed lookups, by client and name.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
-/// The series of lookups in vain.
+/// The metric of failed lookups.
 pub const FAILED_LOOKUPS: &str = "leno_dns_failed_lookups_total";
 /// The reason of a name of the mesh that does not exist.
 pub const NO_SUCH_NAME: &str = "no-such-name";
-/// The reason of a name outside of the mesh if no resolver has answered.
+/// The reason if no resolver has answered for a name outside of the mesh.
 pub(super) const NO_ANSWER: &str = "no-answer";
 
-/// Most clients and names that are told apart: a client that looks up random names must not take the memory.
+/// Most pairs of client and name that are counted separately: a client that looks up random names must not use up the
+/// memory.
 const MAX_SERIES: usize = 256;
-/// What further ones are counted as.
+/// The name under which further ones are counted.
 const OTHER: &str = "other";
 
 /// A client, a name, and a reason.
 type Key = (Option<IpAddr>, String, &'static str);
 
-/// Lookups in vain. Only these take the lock, and a scrape.
+/// Failed lookups. The lock is only taken for these, and for scrapes.
 #[derive(Debug, Default)]
 pub struct FailedLookups(Mutex<BTreeMap<Key, u64>>);
 

@@ -1,4 +1,4 @@
-//! Asking the host's own resolvers.
+//! Forwards queries to the host's resolvers.
 
 use std::fs;
 use std::io;
@@ -12,13 +12,12 @@ use tokio::time::timeout;
 
 use super::cache::AnswerCache;
 
-/// How long one resolver may take. Clients give up after five seconds, by then the next has been
-/// asked as well.
+/// How long one resolver may take. Clients give up after five seconds; by then the next resolver was tried as well.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Questions under way, and how many of them are of one client. Beyond it they fail at once, which clients repeat later.
+/// Queries in progress, and how many of them one client may have. Further queries fail at once; clients repeat them.
 const MAX_QUESTIONS: usize = 128;
 const MAX_QUESTIONS_OF_CLIENT: usize = 64;
-/// Longest answer over UDP of a client that does not say that it takes more (RFC 1035 section 4.2.1).
+/// Longest UDP answer for a client that does not announce a larger limit (RFC 1035 section 4.2.1).
 const DATAGRAM: usize = 512;
 /// Longest answer over UDP, in bytes (the field's limit).
 const MAX_DATAGRAM: usize = 65_535;
@@ -27,23 +26,23 @@ const MAX_DATAGRAM: usize = 65_535;
 #[derive(Debug)]
 pub struct Upstreams {
     servers: Vec<SocketAddr>,
-    /// An answer is late where a resolver is away, so that a question keeps its place.
+    /// A query holds its slot until it is answered, which takes long if a resolver is down.
     questions: Shares<IpAddr>,
     cache: AnswerCache,
-    /// What is outside can be reached over IPv6, as far as is known.
+    /// Whether outside addresses are reachable over IPv6, as far as is known.
     ipv6: bool,
 }
 
 impl Upstreams {
-    /// Those of `/etc/resolv.conf`.
+    /// The resolvers in `/etc/resolv.conf`.
     #[must_use]
     pub fn of_host() -> Self {
-        // Without the file nothing but the mesh's own names can be resolved, here as on the host.
+        // Without the file only names of the mesh can be resolved, as on the host itself.
         let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         Self::new(nameservers(&text))
     }
 
-    /// These, in this order, and no more than three.
+    /// These resolvers, in this order; at most three are used.
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
@@ -51,28 +50,28 @@ impl Upstreams {
         Self { servers, questions, cache: AnswerCache::default(), ipv6: true }
     }
 
-    /// For a mesh whose way out is of IPv4 alone: names outside have no other addresses, or half of what is
-    /// sent to them would go nowhere.
+    /// For a mesh whose uplink has only IPv4: names outside get no IPv6 addresses, because connections to these would
+    /// fail.
     #[must_use]
     pub fn without_ipv6(self) -> Self {
         Self { ipv6: false, ..self }
     }
 
-    /// These clients share no bound of one client: the machine's own programs.
+    /// These clients are exempt from the bound per client: they are programs of this machine.
     pub(super) fn with_unbounded(self, clients: Vec<IpAddr>) -> Self {
         Self { questions: self.questions.with_unbounded(clients), ..self }
     }
 
-    /// Whether names outside have addresses of IPv6.
+    /// Whether names outside are answered with IPv6 addresses.
     #[must_use]
     pub fn has_ipv6(&self) -> bool {
         self.ipv6
     }
 
-    /// Forwards a client's question unchanged and returns the answer unchanged; over TCP if `stream`.
-    /// `None` if no resolver answers in time, or too many questions are under way.
+    /// Forwards a client's query unchanged and returns the answer unchanged; over TCP if `stream`. `None` if no
+    /// resolver answers in time, or if too many queries are in progress.
     pub async fn ask(&self, question: &[u8], stream: bool, client: IpAddr) -> Option<Vec<u8>> {
-        // What came over TCP may be too long for a datagram of a client that asked for no more.
+        // A cached answer from TCP may be too long for a datagram.
         let fits = |known: &Vec<u8>| stream || known.len() <= DATAGRAM;
         if let Some(known) = self.cache.get(question, Instant::now()).filter(fits) {
             return Some(known);
@@ -83,7 +82,7 @@ impl Upstreams {
         Some(answer)
     }
 
-    /// Asks one resolver after the other.
+    /// Tries one resolver after the other.
     async fn ask_each(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
         for server in &self.servers {
             let asked = async {
@@ -108,13 +107,13 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // Connected: only this server can answer.
+    // Connected, so that only this server can answer.
     socket.connect(server).await?;
     socket.send(question).await?;
     let mut answer = vec![0; MAX_DATAGRAM];
     loop {
         let length = socket.recv(&mut answer).await?;
-        // The ID tells a late answer to another question.
+        // A late answer to another query has another ID.
         if length >= 12 && answer.get(..2) == question.get(..2) {
             answer.truncate(length);
             return Ok(answer);

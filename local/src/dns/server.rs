@@ -1,4 +1,4 @@
-//! The server: UDP and TCP on the gateway's addresses.
+//! The DNS server: UDP and TCP on the gateway's addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -18,27 +18,28 @@ use super::failed::{FailedLookups, NO_ANSWER, NO_SUCH_NAME};
 use super::forward::Upstreams;
 use super::zone::{Zone, ZoneAnswer};
 
-/// Longest answer over UDP that is offered, in bytes: what fits every path (DNS flag day 2020).
+/// Longest UDP answer that is announced, in bytes: what fits on any path (DNS flag day 2020).
 const MAX_UDP_PAYLOAD: u16 = 1232;
 /// Longest question over UDP, in bytes; real ones stay below 512.
 const MAX_QUESTION: usize = 4096;
-/// TCP connections at a time, and how many of them are of one client: each costs a task and little more. When all are
-/// open, the client with most of them loses its oldest for another client.
+/// TCP connections at a time, and how many of them one client may have: each costs little more than a task. When all
+/// are open, the client with the most loses its oldest one to another client.
 const MAX_CONNECTIONS: usize = 256;
 const MAX_CONNECTIONS_OF_CLIENT: usize = 64;
-/// As many again are of the machine's own programs, node proxies and the controller: by address they are one client.
+/// The same number again for programs of this machine, node proxies and the controller: by their address they are one
+/// client.
 const MAX_OWN_CONNECTIONS: usize = 256;
 /// How long a TCP client may be silent, or not read its answer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// The sockets of the server, made inside the namespace of the bridge.
+/// The sockets of the server, which are created inside the namespace of the bridge.
 #[derive(Debug)]
 pub struct Sockets {
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
 }
 
-/// What every question needs.
+/// The state that every query needs.
 #[derive(Debug)]
 struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
@@ -66,14 +67,14 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// From these the machine's own programs ask.
+    /// The addresses from which programs of this machine send queries.
     fn addresses(&self) -> io::Result<Vec<IpAddr>> {
         self.udp.iter().map(|socket| Ok(socket.local_addr()?.ip())).collect()
     }
 }
 
-/// Serves on a thread of its own, so that nothing else on the machine's side delays an answer.
-/// Ends when the sender of `zone` is dropped.
+/// Serves on a thread of its own, so that other work of this process does not delay answers. Ends when the sender of
+/// `zone` is dropped.
 ///
 /// # Errors
 /// When the sockets cannot be used.
@@ -101,7 +102,7 @@ pub fn serve(
         }
     }
     std::thread::Builder::new().name("dns".into()).spawn(move || {
-        // Every question is a task of this runtime, and goes with it.
+        // Every query is a task of this runtime, and ends with it.
         runtime.block_on(async { while ended.changed().await.is_ok() {} });
     })
 }
@@ -109,14 +110,14 @@ pub fn serve(
 async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>) {
     let mut buffer = vec![0; MAX_QUESTION];
     loop {
-        // An error here is an ICMP message about an answer sent earlier.
+        // An error here is an ICMP message about an earlier answer.
         let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
             continue;
         };
         let question = buffer.get(..length).unwrap_or_default();
         match answer(&shared, question, client, false) {
             Reply::Now(answer) => {
-                // A client that is gone needs no answer.
+                // The client may be gone.
                 let _ = socket.try_send_to(&answer, client);
             }
             Reply::Never => {}
@@ -151,7 +152,7 @@ async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) 
     }
 }
 
-/// The next connection that gets a place. Others are closed.
+/// The next connection that gets a slot. Others are closed.
 async fn accept_one(
     listener: &tokio::net::TcpListener,
     shared: &ServerState,
@@ -194,7 +195,7 @@ async fn converse(
     Ok(())
 }
 
-/// What the host's resolvers answer, or the failure.
+/// The answer of the host's resolvers, or the failure.
 async fn elsewhere(
     shared: &ServerState,
     question: &[u8],
@@ -211,7 +212,7 @@ async fn elsewhere(
     {
         let name = query.name().to_ascii().to_ascii_lowercase();
         let name = name.trim_end_matches('.');
-        // Resolvers try a single label last, after the service of that name was not found.
+        // Client libraries try a single label last, after the service of that name was not found.
         if name.contains('.') {
             shared.failed.count(client, name, NO_ANSWER);
         }
@@ -219,19 +220,19 @@ async fn elsewhere(
     failure
 }
 
-/// What to do with a question.
+/// What to do with a query.
 enum Reply {
     /// Send this.
     Now(Vec<u8>),
-    /// Send nothing: it is not a question.
+    /// Send nothing: it is not a query.
     Never,
-    /// Ask the host's resolvers; this is the answer when they do not.
+    /// Forward it to the host's resolvers; this is the answer if they fail.
     Elsewhere(Vec<u8>),
-    /// Ask them for another name, and say that it is another one.
+    /// Forward a query for another name, and add the alias to the answer.
     Alias(Box<Aliased>),
 }
 
-/// A question for a name of the mesh that is another one for a name outside.
+/// A query for a name of the mesh that is an alias of a name outside.
 struct Aliased {
     request: Message,
     alias: Record,
@@ -242,14 +243,14 @@ struct Aliased {
 }
 
 impl Aliased {
-    /// The alias, and what the host's resolvers say of its target.
+    /// The alias, and the resolvers' answer for its target.
     async fn answer(self, upstreams: &Upstreams, client: SocketAddr) -> Vec<u8> {
         let mut question = Message::query();
         question.metadata.id = self.request.metadata.id;
         question.metadata.recursion_desired = true;
         question.add_query(Query::query(self.target, self.kind));
         let Ok(question) = question.to_vec() else { return self.failure };
-        // Over TCP, so that nothing of it is cut.
+        // Over TCP, so that the answer is not truncated.
         let asked = upstreams.ask(&question, true, canonical(client).ip());
         let Some(said) = asked.await else { return self.failure };
         let Ok(said) = Message::from_vec(&said) else { return self.failure };
@@ -298,7 +299,7 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
         }
         ZoneAnswer::Records(records) => now(reply(ResponseCode::NoError, records)),
         ZoneAnswer::NoName => {
-            // Resolvers ask for both families: one of them is counted.
+            // Clients query both families, and only one of them is counted.
             if query.query_type() == RecordType::A
                 && !is_proxy
                 && let Some(name) = zone.absent_service(query.name())
@@ -342,8 +343,7 @@ fn response(request: &Message, code: ResponseCode, answers: Vec<Record>) -> Mess
     response
 }
 
-/// The message in bytes; one that is too long for the way it goes says so, and the client comes
-/// back over TCP.
+/// The encoded message. If it exceeds the limit, it is marked as truncated, and the client repeats the query over TCP.
 fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
     let bytes = response.to_vec().ok()?;
     if bytes.len() <= usize::from(limit) {
@@ -381,7 +381,7 @@ mod tests {
         message.to_vec().unwrap()
     }
 
-    /// On a port that is free for both protocols: one that is for UDP may be that of a connection.
+    /// Binds a port that is free for both protocols: one that is free for UDP may be in use for TCP.
     fn sockets() -> Sockets {
         loop {
             match Sockets::bind(["127.0.0.1".parse().unwrap()], 0) {

@@ -1,4 +1,4 @@
-//! The names of a mesh and what they stand for.
+//! The names of a mesh and their records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,27 +9,27 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use super::DOMAIN;
 use crate::ranges::MeshRanges;
 
-/// How long an answer may be kept, in seconds: endpoints come and go.
+/// The TTL of answers, in seconds. It is short, because endpoints change.
 const TTL_SECONDS: u32 = 5;
 
-/// Most aliases that are followed, as resolvers have it.
+/// Most aliases that are followed; other resolvers have a similar bound.
 const MAX_ALIASES: usize = 8;
 
-/// All names of a mesh. A value: an edit makes a new one.
+/// All names of a mesh. It is immutable; an edit creates a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
     services: BTreeMap<(String, String), ServiceNames>,
     namespaces: BTreeSet<String>,
     /// Clients that get VIPs, with their namespaces.
     meshed: BTreeMap<IpAddr, String>,
-    /// The services that stand for a name outside of the mesh, by that name and their namespace.
+    /// The services that represent a name outside of the mesh, by that name and by their namespace.
     outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>>,
     reverse: BTreeMap<IpAddr, String>,
-    /// Addresses that no other server knows the names of.
+    /// The addresses for which only this server has names.
     ranges: MeshRanges,
 }
 
-/// What the name of a service stands for.
+/// The records of a service's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceNames {
     /// Its VIPs; empty for a headless service.
@@ -38,11 +38,11 @@ pub struct ServiceNames {
     pub ports: Vec<PortName>,
     /// Its ready endpoints.
     pub endpoints: Vec<EndpointNames>,
-    /// The names outside of the mesh that it stands for.
+    /// The names outside of the mesh that the service represents.
     pub outside: Vec<String>,
 }
 
-/// What the name of one endpoint of a service stands for.
+/// The records of the name of one endpoint of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointNames {
     /// The first label of its name, the instance's name.
@@ -64,22 +64,21 @@ pub struct PortName {
     pub port: u16,
 }
 
-/// What a zone says to a question.
+/// The answer of a zone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ZoneAnswer {
-    /// The records asked for; none when the name exists and has no such record.
+    /// The requested records; empty if the name exists and has no such record.
     Records(Vec<Record>),
-    /// The name is another one for this name outside of the mesh.
+    /// The name is an alias of this name outside of the mesh.
     Alias(Name),
     /// There is no such name.
     NoName,
-    /// The name is not of this mesh.
+    /// The name is not in this mesh.
     Elsewhere,
 }
 
 impl Zone {
-    /// Makes the zone of these services; `meshed` are the addresses of meshed workloads, with their
-    /// namespaces.
+    /// The zone of these services; `meshed` are the addresses of meshed workloads, with their namespaces.
     #[must_use]
     pub fn new(
         services: impl IntoIterator<Item = ((String, String), ServiceNames)>,
@@ -91,7 +90,7 @@ impl Zone {
         for ((namespace, service), names) in &services {
             for host in names.outside.iter().filter(|_| !names.vips.is_empty()) {
                 let of_host = outside.entry(host.clone()).or_default();
-                // Of two in one namespace the first by name holds.
+                // If a namespace has two services for the host, the first by name is used.
                 of_host.entry(namespace.clone()).or_insert_with(|| names.vips.clone());
             }
             let full = format!("{service}.{namespace}.svc.{DOMAIN}.");
@@ -115,8 +114,9 @@ impl Zone {
         }
     }
 
-    /// The name of a service, `cart.shop`, that a namespace of the mesh would have and has not. `None` of what a resolver
-    /// tries by its search list before it looks up a name outside of the mesh.
+    /// The name of a missing service, `cart.shop`, if the name could be one in a namespace of the mesh. `None` for
+    /// names that a client library only tries because of its search list, before it looks up a name outside of the
+    /// mesh.
     pub(super) fn absent_service(&self, name: &Name) -> Option<String> {
         let name = name.to_ascii().to_ascii_lowercase();
         let below = below_domain(name.trim_end_matches('.'))?;
@@ -124,14 +124,14 @@ impl Zone {
         self.namespaces.contains(namespace).then(|| format!("{service}.{namespace}"))
     }
 
-    /// The same, of a mesh that has these addresses.
+    /// Sets the address ranges of the mesh.
     #[must_use]
     pub fn within(self, ranges: MeshRanges) -> Self {
         Self { ranges, ..self }
     }
 
-    /// Answers the question for `name` and `kind`, asked from the address `client`: by an application or,
-    /// where it says so, by its proxy. Aliases of names in the mesh are followed.
+    /// The answer for `name` and `kind` to the client with this address. The second value says whether the client's
+    /// proxy asks, and not the application. Aliases of names in the mesh are followed.
     #[must_use]
     pub fn answer(&self, name: &Name, kind: RecordType, client: (IpAddr, bool)) -> ZoneAnswer {
         let mut target = match self.direct(name, kind, client) {
@@ -157,7 +157,7 @@ impl Zone {
         ZoneAnswer::Alias(target)
     }
 
-    /// The same, but for aliases.
+    /// The answer without following aliases.
     fn direct(
         &self,
         name: &Name,
@@ -203,7 +203,7 @@ impl Zone {
         data.map_or(ZoneAnswer::NoName, |data| records(name, data))
     }
 
-    /// The record that says that a name is another one for `target`.
+    /// The record that makes `name` an alias of `target`.
     #[must_use]
     pub fn alias(name: Name, target: Name) -> Record {
         Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
@@ -218,7 +218,7 @@ impl Zone {
         services.get(namespace)
     }
 
-    /// The record that goes with "no": how long it may be kept (RFC 2308).
+    /// The SOA record for negative answers, which sets how long they may be cached (RFC 2308).
     #[must_use]
     pub fn start_of_authority() -> Option<Record> {
         let zone = Name::from_ascii(format!("{DOMAIN}.")).ok()?;
@@ -250,8 +250,8 @@ impl Zone {
 }
 
 impl ServiceNames {
-    /// What the name is an alias of to a client that gets VIPs or does not: of a name outside of the mesh
-    /// where the service has nothing else for it.
+    /// The target of the alias, for a client that gets VIPs or not. It is a name outside of the mesh, if the service
+    /// has no other records for this client.
     fn alias(&self, vips: bool) -> Option<Name> {
         let has_addresses = vips && !self.vips.is_empty() || !self.endpoints.is_empty();
         let host = self.outside.first().filter(|_| !has_addresses)?;
@@ -267,7 +267,7 @@ struct ServiceView<'a> {
 }
 
 impl ServiceView<'_> {
-    /// What stands at the labels below the service's name, nearest first. None: no such name.
+    /// The data at the labels below the service's name, nearest first. `None`: the name does not exist.
     fn data(&self, rest: &[&str], kind: RecordType) -> Option<Vec<RData>> {
         match rest {
             [] => Some(addresses(self.addresses(), kind)),
@@ -311,8 +311,7 @@ impl ServiceView<'_> {
         self.names.ports.iter().chain(below)
     }
 
-    /// The SRV records of a port: the service itself where the client gets its VIP, else one for
-    /// each endpoint.
+    /// The SRV records of a port: of the service itself if the client gets its VIP, else one for each endpoint.
     fn services(&self, protocol: &str, name: &str) -> Vec<RData> {
         let matches = |port: &&PortName| port.name == name && port.protocol == protocol;
         let record = |port: u16, target: &str| {
@@ -337,7 +336,7 @@ fn records(name: &Name, data: Vec<RData>) -> ZoneAnswer {
     ZoneAnswer::Records(data.into_iter().map(record).collect())
 }
 
-/// The part of a name before the domain, none when it is not below it.
+/// The part of a name before the domain; `None` if the name is not below it.
 fn below_domain(name: &str) -> Option<&str> {
     let inside = name.strip_suffix(DOMAIN)?;
     (inside.is_empty() || inside.ends_with('.')).then_some(inside)
@@ -358,7 +357,7 @@ mod tests {
 
     const MESHED: &str = "10.89.0.2";
     const UNMESHED: &str = "10.89.0.9";
-    /// Of a meshed workload in a namespace without services.
+    /// The address of a meshed workload in a namespace without services.
     const ELSEWHERE: &str = "10.89.0.8";
 
     fn zone() -> Zone {
@@ -407,7 +406,7 @@ mod tests {
         )
     }
 
-    /// The answer as text: the records' data, or why there are none.
+    /// The answer as text: the data of the records, or why there are none.
     fn ask(name: &str, kind: RecordType, client: &str) -> String {
         ask_as(name, kind, (client, false))
     }
@@ -458,7 +457,7 @@ mod tests {
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::7");
         // Clients of other namespaces do not get the address of this namespace's service.
         assert_eq!(ask(name, RecordType::A, ELSEWHERE), "elsewhere");
-        // Neither to those without a proxy nor to the proxy, which has to find the place itself.
+        // Unmeshed clients do not get the VIP, and neither does the proxy, which has to find the real address.
         assert_eq!(ask(name, RecordType::A, UNMESHED), "elsewhere");
         assert_eq!(ask_as(name, RecordType::A, (MESHED, true)), "elsewhere");
         assert_eq!(ask(name, RecordType::MX, MESHED), "elsewhere");

@@ -1,7 +1,7 @@
-//! The limit of memory of a node proxy, which follows its members.
+//! The memory limit of a node proxy, which depends on its number of members.
 //!
-//! Its buffers have a budget already, within which each member is bounded. The kernel's limit is for all else that the
-//! process may come to hold, so that a flaw in one process leaves the memory of the machine to the others.
+//! The buffers of the process have a budget already, in which each member's part is bounded. The kernel's limit is for
+//! everything else in the process, so that a bug in it does not use up the memory of the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,35 +12,36 @@ use leno_supervise::Cgroup;
 use super::{CgroupMounts, Controller, Hierarchy, ProcessLimits};
 use crate::error::Result;
 
-/// What a process takes without members: the program, and the threads and tables of the first ones.
+/// The memory of a process without members: the program, and the threads and tables of the first members.
 const BASE: u64 = 128 << 20;
-/// What a member takes beside its buffers: what discovery says, sessions of TLS, stacks, counters, the kernel's buffers of idle
-/// sockets.
+/// The memory of a member besides its buffers: discovery, TLS sessions, stacks, counters, and the kernel's buffers of
+/// idle sockets.
 const OF_MEMBER: u64 = 32 << 20;
-/// A member may have an eighth of the budget, and allocators keep as much again.
+/// A member may use an eighth of the budget, and allocators may hold as much again.
 const BUDGET_PARTS: u64 = 4;
-/// All members together have no more than the budget.
+/// The members' share of the limit is at most this many budgets.
 const BUDGETS: u64 = 2;
-/// The most that a proxy takes for its budget unasked, and its part of the machine (`leno-proxy --memory-budget`).
+/// The proxy's largest default budget (`leno-proxy --memory-budget`); its share of the machine's memory follows.
 const MAX_BUDGET: u64 = 1 << 30;
 const SHARE_OF_MACHINE: u64 = 8;
-/// "No limit" of cgroup version 1 is the largest number of pages; anything near it is none.
+/// In cgroup version 1 no limit is the largest number of pages. Values above this count as no limit.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The limit of memory of one process.
+/// The memory limit of one process.
 #[derive(Debug)]
 pub struct MemberLimit {
     limited: ProcessLimits,
     budget: u64,
     limit: PathBuf,
     usage: PathBuf,
-    /// Of version 1, where swap is counted: never below the limit of memory.
+    /// The limit that includes swap, in version 1. It must not be below the limit of memory.
     with_swap: Option<PathBuf>,
 }
 
 impl MemberLimit {
-    /// Limits the processes of `group`, which is made for them; `None` where the machine is limited itself, as a container is:
-    /// what there is is divided by its budget then. `record` is called with each group of another hierarchy before it is made.
+    /// Limits the processes of `group`, which was created for them. `None` if the machine itself is limited, like a
+    /// container: then the budgets divide what there is. `record` is called with each group of another hierarchy before
+    /// it is created.
     ///
     /// # Errors
     /// When the machine cannot limit memory, with what to do.
@@ -70,39 +71,41 @@ impl MemberLimit {
         Ok(Some(Self { limited, budget, limit, usage, with_swap }))
     }
 
-    /// The groups of other hierarchies that the process enters, too.
+    /// The groups of other hierarchies that the process must enter, too.
     #[must_use]
     pub fn groups(&self) -> &[Cgroup] {
         &self.limited.groups
     }
 
-    /// What the buffers of the process may take, in bytes: what it would take unasked on a machine without this limit.
+    /// The budget for the buffers of the process, in bytes: its default on a machine without this limit.
     #[must_use]
     pub fn budget(&self) -> u64 {
         self.budget
     }
 
-    /// How often the kernel has ended the process because it was over the limit.
+    /// How often the kernel has killed the process because it exceeded the limit.
     #[must_use]
     pub fn killed(&self) -> u64 {
         self.limited.killed()
     }
 
-    /// The limit now, in MiB, to be read.
+    /// The present limit as text, in MiB.
     #[must_use]
     pub fn now(&self) -> String {
         let bytes = number(&self.limit).unwrap_or_default();
         format!("{} MiB", bytes >> 20)
     }
 
-    /// There are so many members now. The limit is never set below what is used: the kernel would end the process.
+    /// Sets the limit for this many members. It is never set below the present use, because the kernel would kill the
+    /// process.
     pub fn follow(&self, members: usize) {
         let members = u64::try_from(members.max(1)).unwrap_or(u64::MAX);
         let used = number(&self.usage).unwrap_or_default();
         let bytes = wanted(self.budget, members).max(used.saturating_add(used / 4));
         let with_swap = || {
             if let Some(file) = &self.with_swap {
-                // The kernel refuses it before a limit that shrinks, or after one that grows.
+                // This limit must not be below the other one: it must be written after a limit that shrinks, and before
+                // one that grows. It is written both times, and the kernel refuses one of them.
                 let _refused = fs::write(file, bytes.to_string());
             }
         };
@@ -115,13 +118,13 @@ impl MemberLimit {
     }
 }
 
-/// The limit for so many members.
+/// The limit for this many members.
 fn wanted(budget: u64, members: u64) -> u64 {
     let buffers = (budget / BUDGET_PARTS).saturating_mul(members).min(budget * BUDGETS);
     BASE.saturating_add(OF_MEMBER.saturating_mul(members)).saturating_add(buffers)
 }
 
-/// What a proxy takes for its buffers on this machine.
+/// The default budget of a proxy's buffers on this machine.
 fn budget(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let machine = line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)?;

@@ -1,4 +1,4 @@
-//! What an instance sends from an address that is not its own is dropped at its port of the bridge.
+//! Drops packets of an instance whose source address is not its own, at its port of the bridge.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +12,14 @@ use crate::netns::Netns;
 /// The checks of all ports.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// By the name of the port. The subnet bounds their number.
+    /// By the name of the port. The size of the subnet bounds their number.
     checked: Mutex<HashMap<String, SourceCheck>>,
-    /// Why this kernel checks none.
+    /// Why this kernel does not support the checks.
     pub(super) refused: Option<String>,
 }
 
 impl Sources {
-    /// Of the namespace of the bridge.
+    /// For the ports in the namespace of the bridge.
     pub(super) fn new(bridge: &Netns) -> Result<Self> {
         let refused = bridge.within(|| Ok(SourceCheck::try_it().err()))?;
         let refused = refused.map(|error| {
@@ -31,7 +31,7 @@ impl Sources {
         Ok(Self { checked: Mutex::default(), refused })
     }
 
-    /// Begins to check a new port, of the namespace of the bridge.
+    /// Attaches the check to a new port in the namespace of the bridge.
     pub(super) fn check(&self, bridge: &Netns, port: &str, of: &Addresses) -> Result<()> {
         if self.refused.is_some() {
             return Ok(());
@@ -47,7 +47,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Ends the check of a port that goes.
+    /// Ends the check of a port that is removed.
     pub(super) fn forget(&self, port: &str) {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).remove(port);
     }
@@ -60,10 +60,10 @@ mod tests {
     use super::*;
     use crate::netns;
 
-    /// More programs than an interface takes: 64 by links, and one by this filter.
+    /// More programs than an interface accepts: 64 by links, and one by this filter.
     const MANY: usize = 128;
 
-    /// An interface that is full takes no program, as one of a kernel without what programs are attached by.
+    /// An interface that is full rejects further programs, like a kernel without program links.
     #[test]
     fn a_kernel_that_attaches_no_program_is_noted_and_ports_are_made_all_the_same() {
         if !nix::unistd::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! What the observer takes in: the status that `leno up` writes, and the counts of the proxies.
+//! The input of the observer: the status that `leno up` writes, and the metrics of the proxies.
 
 mod policies;
 mod signs;
@@ -29,13 +29,13 @@ use crate::status::{ApplicationTrouble, FileEdit, InstancePhase};
 use policies::PolicyReader;
 use signs::MeshSigns;
 
-/// How often the state of the mesh is looked at between two observations.
+/// How often the state of the mesh is read between two observations.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks from one observation to the next.
+/// Reads of the state from one observation to the next.
 const LOOKS: u64 = TICK.as_secs() / LOOK.as_secs();
 
-/// The part of a [`MeshStatus`](crate::status::MeshStatus) that is observed. What applications may hold secret, their
-/// environment, is not read.
+/// The part of a [`MeshStatus`](crate::status::MeshStatus) that is observed. The environment of applications is not
+/// read, because it may contain secrets.
 #[derive(Debug, Deserialize)]
 struct ObservedStatus {
     mesh: String,
@@ -72,7 +72,7 @@ struct ObservedGroups {
     limits: Vec<PathBuf>,
 }
 
-/// What is remembered from one look to the next.
+/// What is kept from one read of the state to the next.
 #[derive(Default)]
 struct LastLook {
     /// The counts of the last observation.
@@ -82,19 +82,19 @@ struct LastLook {
     applications: Restarts,
     signs: MeshSigns,
     policies: PolicyReader,
-    /// The state at the last look.
+    /// The state at the last read.
     state: MeshState,
-    /// When the status that this was read from was written.
+    /// When the status file was written from which this state was read.
     written: Option<SystemTime>,
 }
 
-/// Takes in what happens until the future is dropped.
+/// Observes the mesh until the future is dropped.
 pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     let mut looks = tokio::time::interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut memory = LastLook::default();
-    // With the mesh begins its history: what its proxies have counted at the first observation is new. One
-    // that was observed before has counted what the history has, and more that is not known.
+    // If the mesh has just started, everything that its proxies have counted at the first observation is new. If it was
+    // observed before, the counts include what the history has, and more that cannot be told apart.
     let mut look = 0;
     if hub.overview(&VisibleNamespaces::All).from_ms.is_none() {
         memory.before = Some(Scrape::beginning(layout.mesh(), Instant::now()));
@@ -117,10 +117,10 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     }
 }
 
-/// How often each instance was started again, by namespace and name; `None` before the first look.
+/// How often each instance was restarted, by namespace and name; `None` before the first read.
 type Counts = Option<HashMap<(String, String), u32>>;
 
-/// Takes in the state of the mesh alone, if it was written since the last look.
+/// Reads only the state of the mesh, if it was written since the last read.
 fn glance(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     let written = written(layout)?;
     if memory.written == Some(written) {
@@ -134,7 +134,7 @@ fn glance(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     take(layout, hub, memory, (&observed, None, state))
 }
 
-/// Takes in the state of the mesh, and what its proxies have counted since the last time.
+/// Reads the state of the mesh, and what its proxies have counted since the last time.
 async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     memory.written = Some(written(layout)?);
     let observed = read(layout)?;
@@ -145,7 +145,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
             name: one.name.clone(),
             meshed: one.meshed,
             ready: one.settled(),
-            // The observer keeps what is counted, wherever that is.
+            // The observer keeps the counts regardless of the kind of proxy.
             proxy: None,
         };
         (instance, one.addresses.first().copied())
@@ -165,7 +165,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
     if let Some(growth) = &growth {
         let samples = accounts.as_deref().unwrap_or_default();
         memory.signs.look((&observed, samples), growth, now_ms());
-        // A proxy that starts does not answer yet.
+        // A proxy that is starting does not answer yet.
         let starting = |line: &str| {
             observed.instances.iter().any(|one| one.is_starting() && one.is_named_in(line))
         };
@@ -177,7 +177,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
     take(layout, hub, memory, (&observed, growth.as_ref(), state))
 }
 
-/// The page of what accounts for connections and answers lookups, or why there is none.
+/// The metrics of `leno up` itself, with flows and lookups, or why there are none.
 async fn accounts(observed: &ObservedStatus) -> std::result::Result<Vec<Sample>, String> {
     let page = Admin::accounts(observed.gateway).get("/metrics").await;
     page.map(|reply| metrics::parse(&reply.body)).map_err(|error| error.chain())
@@ -266,12 +266,12 @@ impl ObservedStatus {
 }
 
 impl ObservedInstance {
-    /// Whether it takes no traffic yet, for no other reason than that it was just started.
+    /// Whether it takes no traffic only because it was just started.
     fn is_starting(&self) -> bool {
         self.phase == InstancePhase::Starting && self.trouble == ApplicationTrouble::default()
     }
 
-    /// Whether a line about a proxy is about its own.
+    /// Whether a line about a proxy is about the proxy of this instance.
     fn is_named_in(&self, line: &str) -> bool {
         let rest = line.strip_prefix(&*self.namespace).and_then(|rest| rest.strip_prefix('/'));
         let rest = rest.and_then(|rest| rest.strip_prefix(&*self.name));
@@ -283,7 +283,7 @@ impl ObservedInstance {
         self.ends(self.proxy_restarts, self.proxy_ended.clone())
     }
 
-    /// How often its application has ended by itself without having done its work.
+    /// How often its application has ended without having completed its task.
     fn application_ends(&self) -> ProcessEnds {
         match self.phase {
             InstancePhase::Completed | InstancePhase::Scheduled => self.ends(0, None),
@@ -317,7 +317,7 @@ fn mark(edit: &FileEdit) -> Mark {
     Mark { at_ms: edit.at_unix_ms, kind, lines: edit.lines.clone() }
 }
 
-/// The instances that were started again since the last look, as one change.
+/// The instances that were restarted since the last read, as one change.
 fn restarted(instances: &[ObservedInstance], restarts: &mut Counts) -> Option<Mark> {
     let key = |one: &ObservedInstance| (one.namespace.clone(), one.name.clone());
     let now = instances.iter().map(|one| (key(one), one.restarts)).collect();

@@ -1,8 +1,7 @@
-//! Services of type `ExternalName` that name a Service of the mesh: another name for its instances.
+//! Services of type `ExternalName` that name a Service of the mesh, which makes them another name for its instances.
 //!
-//! Without ports such a Service is an alias in DNS, which leads to the named Service's address. With
-//! ports it has an address of its own, and the instances of the named Service behind it, with their
-//! proxies and identities.
+//! Without ports such a Service is an alias in DNS, which leads to the named Service's address. With ports it has an
+//! address of its own, and its endpoints are the instances of the named Service, with their proxies and identities.
 
 use leno_resources::{Object, ObjectKey};
 use leno_types::ServiceName;
@@ -12,7 +11,7 @@ use super::services::{PlannedEndpoint, PlannedService};
 use crate::dns::DOMAIN;
 
 impl Draft<'_> {
-    /// Puts instances behind the aliases with ports, and refuses those that lead back to themselves.
+    /// Adds endpoints to the aliases with ports, and rejects aliases that lead back to themselves.
     pub(super) fn resolve_aliases(&mut self) {
         let names: Vec<ServiceName> = self.plan.services.keys().cloned().collect();
         let mut chains = Vec::new();
@@ -26,7 +25,7 @@ impl Draft<'_> {
                 }
             }
         }
-        // The shortest first: an alias of an alias takes what that one has by then.
+        // The shortest first, because an alias of an alias needs the endpoints of that one.
         chains.sort_by_key(Vec::len);
         for chain in chains {
             let has_ports = |name: &&ServiceName| !self.plan.services[*name].ports().is_empty();
@@ -36,8 +35,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The service, the one that it is an alias of, and so on, to the last that is in the mesh. The error is
-    /// a chain whose last service is in it twice.
+    /// The service, the one that it is an alias of, and so on, up to the last one in the mesh. The error is a chain
+    /// whose last service occurs twice.
     fn chain(&self, name: &ServiceName) -> Result<Vec<ServiceName>, Vec<ServiceName>> {
         let mut chain = vec![name.clone()];
         while let Some(next) = chain.last().and_then(|last| self.target(last)) {
@@ -50,7 +49,7 @@ impl Draft<'_> {
         Ok(chain)
     }
 
-    /// The service of the mesh that a service is another name for.
+    /// The service of the mesh that a service is an alias of.
     fn target(&self, name: &ServiceName) -> Option<ServiceName> {
         let host = self.plan.services.get(name)?.external_name()?.to_ascii_lowercase();
         let host = host.strip_suffix('.').unwrap_or(&host);
@@ -60,7 +59,7 @@ impl Draft<'_> {
         self.plan.services.contains_key(&target).then_some(target)
     }
 
-    /// Gives a service with ports the instances of another one.
+    /// Gives a service with ports the endpoints of another one.
     fn stand_for(&mut self, name: &ServiceName, other: &ServiceName) {
         let target = self.plan.services[other].clone();
         let alias = &self.plan.services[name];
@@ -68,7 +67,7 @@ impl Draft<'_> {
             return;
         }
         let mut ports = alias.ports().to_vec();
-        // For each port of the alias, the place of the target's port that it leads to.
+        // For each port of the alias, the index of the target's port.
         let mut places = Vec::new();
         for (index, port) in ports.iter_mut().enumerate() {
             let wanted = port_there(port);

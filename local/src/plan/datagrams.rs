@@ -1,4 +1,4 @@
-//! Which datagrams of a workload its proxy carries, and whether it can.
+//! Which datagrams of a workload its proxy carries, and whether it can carry them.
 
 use leno_capture::{Backend, CaptureChoice};
 use leno_resources::{CAPTURE_ANNOTATION, Located, Object, UDP_ANNOTATION, Workload};
@@ -8,7 +8,8 @@ use super::Draft;
 use super::settings::WorkloadSettings;
 
 impl Draft<'_> {
-    /// What the documents say; a workload that declares a port of datagrams has all of them carried but DNS.
+    /// The setting in the documents. For a workload that declares a port of datagrams, all datagrams but DNS are
+    /// carried.
     pub(super) fn datagrams(
         &mut self,
         located: &Located<Object>,

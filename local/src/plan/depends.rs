@@ -1,5 +1,5 @@
-//! Which workloads come before which: every name exists, every condition can come true, and no
-//! workload waits for itself.
+//! The order of workloads by their dependencies: every name must exist, every condition must be possible, and there
+//! must be no cycle.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::Draft;
 type Key = (String, String);
 type Workloads<'a> = BTreeMap<Key, &'a Workload>;
 
-/// What must have happened before a workload starts.
+/// The conditions that must be satisfied before a workload starts.
 pub(super) fn wanted(workload: &Workload) -> BTreeMap<Key, DependencyCondition> {
     let named = workload.spec.depends_on.iter();
     named.map(|(name, dependency)| (resolved(workload, name), dependency.condition)).collect()
@@ -22,14 +22,14 @@ fn key_of(workload: &Workload) -> Key {
     (workload.metadata.namespace.clone(), workload.metadata.name.clone())
 }
 
-/// The workload that another one means by `name` or `namespace/name`.
+/// The workload that is meant by `name` or `namespace/name` in another workload.
 fn resolved(of: &Workload, written: &str) -> Key {
     let (namespace, name) = written.split_once('/').unwrap_or((&of.metadata.namespace, written));
     (namespace.to_owned(), name.to_owned())
 }
 
 impl Draft<'_> {
-    /// Refuses dependencies that no start could satisfy.
+    /// Rejects dependencies that can never be satisfied.
     pub(super) fn check_dependencies(&mut self) {
         let documents = self.documents;
         let mut all = Workloads::new();
@@ -49,7 +49,7 @@ impl Draft<'_> {
                     sound = false;
                 }
             }
-            // Reported once, at the first of its members.
+            // A cycle is reported once, at its first member.
             if let Some(cycle) = cycle(&all, &own).filter(|_| sound)
                 && cycle.iter().min() == Some(&own)
             {
@@ -65,7 +65,7 @@ impl Draft<'_> {
     }
 }
 
-/// Why a condition can never come true.
+/// Why a condition can never be satisfied, if so.
 fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) -> Option<String> {
     let (namespace, name) = key;
     let Some(workload) = all.get(key) else {
@@ -92,7 +92,7 @@ fn impossible(all: &Workloads<'_>, key: &Key, condition: DependencyCondition) ->
     }
 }
 
-/// The way from a workload back to itself, without its repetition at the end.
+/// The cycle from a workload back to itself, without the repetition at the end.
 fn cycle(all: &Workloads<'_>, from: &Key) -> Option<Vec<Key>> {
     let mut pending = vec![vec![from.clone()]];
     let mut seen = std::collections::BTreeSet::new();

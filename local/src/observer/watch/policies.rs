@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use crate::layout::Layout;
 
-/// Reads them again once they were written.
+/// Reads the policies again whenever their file was written.
 #[derive(Default)]
 pub(super) struct PolicyReader {
-    /// When what was read last had been written; `None` in it: there was nothing.
+    /// The modification time of the file that was last read; `Some(None)` if there was no file.
     written: Option<Option<SystemTime>>,
 }
 
 impl PolicyReader {
-    /// The policies, or why they are not known; `None` if nothing was written since the last call.
+    /// The policies, or why they are not known; `None` if the file was not written since the last call.
     pub(super) fn look(&mut self, layout: &Layout) -> Option<Result<MatchedPolicies, String>> {
         let path = layout.state().join("state.yaml");
-        // It is written once a workload has a proxy.
+        // The file is only written once a workload has a proxy.
         let written = std::fs::metadata(&path).and_then(|file| file.modified()).ok();
         if self.written.replace(written) == Some(written) {
             return None;

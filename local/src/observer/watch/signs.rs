@@ -1,5 +1,5 @@
-//! Evidence about workloads that the counts of their clients do not have: what the kernel counts of control groups and
-//! connections, names that are looked up in vain, certificates, and instances that are unlike the others.
+//! Evidence about workloads that does not come from the metrics of their clients: kernel counters of control groups and
+//! connections, failed lookups, certificates, and instances that differ from the others.
 
 mod pressure;
 mod wire;
@@ -17,9 +17,9 @@ use super::ObservedStatus;
 use pressure::Throttled;
 use wire::CounterPage;
 
-/// The time that is judged at once.
+/// The length of the time that is judged.
 const SPAN: Duration = Duration::from_secs(30);
-/// Observations of that time.
+/// The number of observations in that time.
 const TICKS: usize = (SPAN.as_secs() / TICK.as_secs()) as usize;
 
 /// The signs of a mesh.
@@ -30,7 +30,7 @@ pub(super) struct MeshSigns {
     seen: VecDeque<Observation>,
 }
 
-/// What was observed at one time. The first two are sums since a beginning.
+/// What was observed at one time. The first two fields are cumulative.
 #[derive(Default)]
 struct Observation {
     throttled: Throttled,
@@ -39,7 +39,7 @@ struct Observation {
 }
 
 impl MeshSigns {
-    /// Takes in an observation; `samples` are those of the page of what accounts for connections.
+    /// Adds an observation; `samples` are the metrics of `leno up` itself.
     pub(super) fn look(
         &mut self,
         (observed, samples): (&ObservedStatus, &[Sample]),
@@ -66,7 +66,7 @@ impl MeshSigns {
         self.all.take(found, now_ms);
     }
 
-    /// All of them, the newest last.
+    /// All signs, the newest last.
     pub(super) fn all(&self) -> Vec<Sign> {
         self.all.all()
     }

@@ -1,4 +1,4 @@
-//! Instances that wait for the processor because of their own limit.
+//! Finds instances that are throttled by their own CPU limit.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use leno_dashboard::api::{Sign, SignKind};
 
 use super::super::ObservedInstance;
 
-/// Least share of the time that an instance has waited.
+/// The least share of the time that an instance was throttled.
 const MIN_SHARE: f64 = 0.3;
 
-/// How long the application of each instance has waited, by namespace and instance.
+/// How long the application of each instance was throttled, by namespace and instance.
 #[derive(Default)]
 pub(super) struct Throttled(HashMap<(String, String), Duration>);
 
@@ -50,13 +50,13 @@ impl Throttled {
     }
 }
 
-/// How long the processes of a group have waited for its limit; `None` if it has none, or is gone.
+/// How long the processes of a group were throttled; `None` if it has no limit or does not exist.
 fn waited(group: &Path) -> Option<Duration> {
     let text = std::fs::read_to_string(group.join("cpu.stat")).ok()?;
     parse(&text)
 }
 
-/// Version 2 counts microseconds, version 1 nanoseconds.
+/// Version 2 counts in microseconds, version 1 in nanoseconds.
 fn parse(text: &str) -> Option<Duration> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;

@@ -17,17 +17,17 @@ const MIN_SHARE: f64 = 0.02;
 /// A sign of an unknown name needs at least this many failed lookups.
 const MIN_LOOKUPS: f64 = 3.0;
 
-/// A page of counters.
+/// The counters of one page.
 #[derive(Default)]
 pub(super) struct CounterPage {
-    /// Segments sent, and sent again, by workload and peer.
+    /// Segments sent and retransmitted, by workload and peer.
     segments: HashMap<(NamespacedName, NamespacedName), [f64; 2]>,
     /// Failed lookups by the address of the client, the name and the reason.
     lookups: HashMap<(IpAddr, String, String), f64>,
 }
 
 impl CounterPage {
-    /// What is in the samples of the page.
+    /// The counters in the samples of the page.
     pub(super) fn of(samples: &[Sample]) -> Self {
         let mut wire = Self::default();
         for sample in samples {
