@@ -1,7 +1,7 @@
-//! Asks an application whether it is well: by HTTP, gRPC, TCP or a command.
+//! Probes an application by HTTP, gRPC, TCP or a command.
 //!
-//! Like `published` ports, a probe passes no proxy: it finds out about the application, whatever mTLS
-//! asks of clients.
+//! Like connections to `published` ports, a probe bypasses the proxy: it tests the application itself, even if the
+//! proxy requires mTLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +19,7 @@ use crate::listening;
 use crate::plan::{InstanceProbe, ProbeQuestion};
 use crate::process::ProcessCommand;
 
-/// Most bytes of an answer that are read: more is not looked at.
+/// Most bytes of a response that are read.
 const MAX_ANSWER: usize = 16 * 1024;
 /// `SERVING` in `grpc.health.v1.HealthCheckResponse.ServingStatus`.
 const SERVING: u64 = 1;
@@ -28,19 +28,19 @@ const SERVING: u64 = 1;
 pub struct Prober<'a, F> {
     /// The probe.
     pub probe: &'a InstanceProbe,
-    /// The application; its port is the probe's.
+    /// The application; the port is set by the probe.
     pub target: ForwardTarget,
     /// The application's process.
     pub pid: i32,
-    /// Makes a command run as the application does.
+    /// Creates a command that runs like the application.
     pub task: F,
 }
 
 impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
-    /// Asks once.
+    /// Probes once.
     ///
     /// # Errors
-    /// Why it is not well, in words: "GET /ready on port 8080 answers 503".
+    /// Why the probe failed, as text: "GET /ready on port 8080 answers 503".
     pub async fn ask(&self) -> Result<(), String> {
         let InstanceProbe { question, timeout, .. } = self.probe;
         let asked = async {
@@ -58,7 +58,7 @@ impl<F: Fn(&[String]) -> Result<ProcessCommand>> Prober<'_, F> {
     }
 
     async fn connect(&self, port: u16) -> Result<TcpStream, String> {
-        // A proxy accepts connections to the instance's address, whatever listens behind it.
+        // A proxy accepts connections to the instance's address even if no application listens.
         if !listening::closed(self.pid, &[port]).is_empty() {
             return Err("is not answered: no process listens on it".to_owned());
         }
@@ -121,7 +121,7 @@ fn late(timeout: Duration) -> String {
     format!("is not answered within {} s", timeout.as_secs())
 }
 
-/// Sends a request of HTTP/1.1 and reads the answer, up to [`MAX_ANSWER`] bytes of it.
+/// Sends an HTTP/1.1 request and reads the response, up to [`MAX_ANSWER`] bytes of it.
 async fn http_status(
     stream: &mut TcpStream,
     path: &str,
@@ -158,7 +158,7 @@ async fn http_status(
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"));
         }
     };
-    // A server whose answer is cut off may complain about that. What it says further counts no more.
+    // Reads the rest, because a server may log an error if its response is cut off. The result no longer depends on it.
     let rest = async {
         while answer.len() < MAX_ANSWER && stream.read_buf(&mut answer).await.is_ok_and(|n| n > 0) {
         }
@@ -179,7 +179,7 @@ fn status_of(line: &[u8]) -> io::Result<u16> {
 async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
     let failed = |error: h2::Error| format!("is not answered: {error}");
     let (mut client, connection) = h2::client::handshake(stream).await.map_err(failed)?;
-    // Ends with the call, which reports what fails.
+    // The task ends with the call, which reports errors.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     poll_fn(|context| client.poll_ready(context)).await.map_err(failed)?;
@@ -232,7 +232,7 @@ async fn grpc_health(stream: TcpStream, service: &str) -> Result<(), String> {
     }
 }
 
-/// A `HealthCheckRequest` in the frame of gRPC: no compression, four bytes of length, field 1 a text.
+/// A `HealthCheckRequest` with the gRPC prefix: no compression, four bytes of length; then field 1, a string.
 fn health_request(service: &str) -> Bytes {
     let mut message = BytesMut::new();
     if !service.is_empty() {
@@ -252,7 +252,7 @@ fn health_request(service: &str) -> Bytes {
     framed.freeze()
 }
 
-/// The status of a framed `HealthCheckResponse`: field 1, a number; a message without it says 0.
+/// The status in a `HealthCheckResponse` with its prefix: field 1, a number; without the field it is 0.
 fn serving_status(framed: &[u8]) -> Option<u64> {
     let (head, message) = framed.split_at_checked(5)?;
     let length = u32::from_be_bytes(head[1..].try_into().ok()?);
@@ -298,7 +298,7 @@ mod tests {
             let mut request = [0; 1024];
             let _ = stream.read(&mut request).await.unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
-            // Stays open: a server that keeps its connections is not waited for.
+            // Keeps the connection open: the probe must not wait for the server to close it.
             std::future::pending::<()>().await;
         });
         port
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Answers one call with this message, if any, and this status in the trailers.
+    /// Answers one call with this message, if any, and with this status in the trailers.
     async fn health(message: &'static [u8], status: &'static str) -> TcpStream {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

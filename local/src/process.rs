@@ -1,4 +1,4 @@
-//! Starting and ending the processes of a mesh.
+//! Starts and ends the processes of a mesh.
 
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
@@ -22,45 +22,45 @@ use crate::error::{Error, Result};
 use crate::isolation::Isolation;
 use crate::output::{self, LineOrigin, LineOutput};
 
-/// How long the last lines of a command that has ended may take.
+/// How long to wait for the last output lines of a command that has ended.
 const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// What happened to a process of a mesh.
 pub type Event = leno_supervise::LifeEvent<Error>;
 
-/// A command line with its surroundings.
+/// A command with its environment and isolation.
 #[derive(Debug)]
 pub struct ProcessCommand {
     /// Program and arguments; the program is looked up in the PATH of `environment`.
     pub command: Vec<OsString>,
-    /// Its whole environment; nothing of this process's is passed on.
+    /// Its whole environment; it inherits no variable of this process.
     pub environment: BTreeMap<OsString, OsString>,
-    /// Where it starts.
+    /// Its working directory.
     pub directory: Option<PathBuf>,
-    /// What it enters.
+    /// The isolation that it enters.
     pub isolation: Isolation,
     /// The user and groups that it runs as.
     pub credentials: ProcessCredentials,
-    /// How many descriptors it may have, where that is not as many as this process.
+    /// How many descriptors it may open; `None` for the limit of this process.
     pub descriptors: Option<DescriptorLimit>,
-    /// Its standard input, where that is not empty.
+    /// Its standard input; `None` for an empty one.
     pub stdin: Option<OwnedFd>,
 }
 
 impl ProcessCommand {
-    /// Starts the process. Must be called by a thread that lives as long as the mesh, which is
-    /// when the kernel ends the process at the latest.
+    /// Starts the process. Must be called by a thread that lives as long as the mesh, because the kernel kills the
+    /// process when that thread ends.
     ///
     /// # Errors
-    /// When it cannot be started: no such program, or its surroundings refuse it.
+    /// When it cannot be started: the program is missing, or its isolation fails.
     pub fn start(self, output: &LineOutput, origin: &LineOrigin) -> Result<RunningProcess> {
         self.start_with(output, output, origin)
     }
 
-    /// The same, with standard output and standard error going different ways.
+    /// Starts the process with different outputs for standard output and standard error.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub fn start_with(
         self,
         stdout: &LineOutput,
@@ -80,11 +80,11 @@ impl ProcessCommand {
         Ok(running)
     }
 
-    /// Runs the process to its end and prints nothing: how it ended, and the last line that it printed.
-    /// Dropping the future kills it and its children, unless those left its process group.
+    /// Runs the process to its end without printing. Returns how it ended, and the last line of its output. Dropping
+    /// the future kills it and its children, unless those have left its process group.
     ///
     /// # Errors
-    /// As [`start`](Self::start).
+    /// Those of [`start`](Self::start).
     pub async fn finish(self) -> Result<(ExitStatus, String)> {
         let mut running = self.spawn()?;
         let group = ProcessGroup(Pid::from_raw(running.pid()));
@@ -93,7 +93,7 @@ impl ProcessCommand {
         running.read_by(tokio::spawn(output::last_line(stdout, last.clone())));
         running.read_by(tokio::spawn(output::last_line(stderr, last.clone())));
         let status = running.ended().await;
-        // It was reaped: its number may be another group's from here on.
+        // The process was reaped, so another group may get its number from here on.
         std::mem::forget(group);
         for reader in running.read_out(LAST_LINES).await {
             reader.abort();
@@ -125,7 +125,7 @@ impl ProcessCommand {
         let prepare = move || {
             leave_other_descriptors()?;
             isolation.enter()?;
-            // It may be in a volume.
+            // Last, because the directory may be in a volume.
             chdir(start.as_c_str())?;
             descriptors.map_or(Ok(()), DescriptorLimit::set)?;
             credentials.assume()?;
@@ -138,33 +138,34 @@ impl ProcessCommand {
     }
 }
 
-/// Has the program that is executed next get its standard input and outputs alone. What `leno up` opens is not passed on anyway; this
-/// is about what its caller had open, such as a file of root's shell, which is not for workloads and proxies.
+/// Lets the executed program inherit only its standard input and outputs. Descriptors that `leno up` opens are not
+/// inherited anyway. This is about descriptors of its caller, for example an open file of root's shell, which workloads
+/// and proxies must not get.
 fn leave_other_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: marks descriptors, of which none is closed here; no memory is involved.
+    // SAFETY: only marks descriptors and closes none; no memory is involved.
     let marked = unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
     match Errno::result(marked) {
-        // Linux before 5.11 cannot.
+        // Linux before 5.11 does not support this.
         Ok(_) | Err(Errno::ENOSYS | Errno::EINVAL) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The processes that a command started, killed when it is dropped.
+/// The processes that a command has started; dropping this kills them.
 struct ProcessGroup(Pid);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // A group without members is gone.
+        // It fails if the group has no members any more.
         let _ = killpg(self.0, Signal::SIGKILL);
     }
 }
 
-/// Why a program could not be started, and what to do: the system says as little of a directory
-/// that is missing as of a program.
+/// Why a program could not be started, and what to do. The system's error is the same for a missing directory and for a
+/// missing program, so this tells them apart.
 pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) -> Error {
     let (name, place) = (program.display(), directory.display());
     let searched = !program.as_bytes().contains(&b'/');

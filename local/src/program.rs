@@ -1,8 +1,7 @@
-//! Leno's own programs, run from where every user can reach them.
+//! Makes Leno's own programs executable for all users.
 //!
-//! A build or a home directory is often closed to others, and the proxy and the controller run
-//! without the privilege to look into it. So an instance sees the executable laid over an empty
-//! file below the mesh's own directory.
+//! A build or home directory is often closed to other users, and the proxy and the controller run without permission to
+//! read it. So the executable is mounted over an empty file below the mesh's own directory.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ use crate::record::make_place;
 /// The name of the program with all commands.
 const OWN: &str = "leno";
 
-/// An executable and where it is laid.
+/// An executable and its mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     found: PathBuf,
@@ -21,11 +20,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// This program itself, and the place where it is laid. Where its file was replaced meanwhile, it is the
-    /// one that has taken its place.
+    /// This program itself. If its file was replaced since it was started, the new file is used.
     ///
     /// # Errors
-    /// As [`prepare`](Self::prepare).
+    /// Those of [`prepare`](Self::prepare).
     pub fn own(layout: &Layout) -> Result<Self> {
         match std::env::current_exe().ok().filter(|own| own.is_file()) {
             None => Self::prepare(layout, OWN),
@@ -37,10 +35,10 @@ impl Program {
         }
     }
 
-    /// Finds the program `name` and makes the place where it is laid.
+    /// Finds the program `name` and creates its mount point.
     ///
     /// # Errors
-    /// When it is not found, or the place cannot be made.
+    /// When it is not found, or when the mount point cannot be created.
     pub fn prepare(layout: &Layout, name: &str) -> Result<Self> {
         let found = find(name).ok_or_else(|| missing(name))?;
         let laid = layout.program(name);
@@ -48,20 +46,20 @@ impl Program {
         Ok(Self { found, laid })
     }
 
-    /// What is laid over what, for an [`Isolation`](crate::isolation::Isolation).
+    /// The source and the mount point, for an [`Isolation`](crate::isolation::Isolation).
     #[must_use]
     pub fn file(&self) -> (PathBuf, PathBuf) {
         (self.found.clone(), self.laid.clone())
     }
 
-    /// The path to run it by, inside of the isolation.
+    /// The path of the program inside the isolation.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.laid
     }
 }
 
-/// Looks for a program of Leno's: beside the running one, else in PATH.
+/// Finds a program of Leno: beside the running one, else in PATH.
 #[must_use]
 pub fn find(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
@@ -70,7 +68,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     beside.into_iter().chain(listed).find(|candidate| candidate.is_file())
 }
 
-/// The error for a program of Leno's that was not found.
+/// The error for a program of Leno that was not found.
 #[must_use]
 pub fn missing(name: &str) -> Error {
     Error::Refused(format!(

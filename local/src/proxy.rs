@@ -1,4 +1,4 @@
-//! How proxies are run, each as a user of its own, with no capability.
+//! How proxies are started: as a user of their own, without any capability.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,45 +18,46 @@ use crate::process::ProcessCommand;
 use crate::program::Program;
 use crate::token::MeshTokens;
 
-/// What the proxies of a mesh have in common.
+/// The common settings of a mesh's proxies.
 #[derive(Debug)]
 pub struct MeshProxySettings {
-    /// What this machine can capture with.
+    /// The capture backends that this machine supports.
     pub machine: leno_capture::ProbeReport,
-    /// The tokens by which proxies get their first certificate.
+    /// The tokens with which proxies request their first certificate.
     pub tokens: MeshTokens,
-    /// The roots that the control plane's certificate is checked against.
+    /// The roots for verifying the control plane's certificate.
     pub roots: PathBuf,
     /// The trust domain.
     pub trust_domain: String,
-    /// What proxies log.
+    /// The log filter of proxies.
     pub log: String,
     /// The access log, in the form of the proxy's option.
     pub access_log: String,
-    /// Which requests have spans and where these go, in the form of the proxy's option. `None`: there are no traces.
+    /// Which requests have spans and where the spans are sent, in the form of the proxy's option. `None` without
+    /// traces.
     pub traces: Option<String>,
-    /// The meshes under whose names metrics are served too, in the form of the proxy's option.
+    /// The meshes whose metric names are served in addition, in the form of the proxy's option.
     pub metrics_compat: String,
     /// Whether taps may show bodies.
     pub tap_bodies: bool,
-    /// Which cryptography TLS uses, in the form of the proxy's option.
+    /// The cryptography of TLS, in the form of the proxy's option.
     pub tls_profile: String,
-    /// Who of the network gets metrics, with commas between them; empty for everyone.
+    /// The network addresses that may request metrics, separated by commas; empty if all may.
     pub scrape_from: String,
-    /// The SPIFFE Workload API that issues certificates where a workload's documents do not say.
+    /// The SPIFFE Workload API that issues certificates for workloads whose documents set none.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
-    /// Where DNS and the control plane are.
+    /// The address of DNS and the control plane.
     pub gateway: Addresses,
-    /// How long a response may take to begin, where no policy says; zero for no bound.
+    /// How long a response may take to begin, if no policy sets it; zero for no bound.
     pub response_wait: Duration,
-    /// Most new connections a second of an instance in node mode, and of each client of it; 0: as many as come.
+    /// Most new connections a second of an instance in node mode, and of each of its clients; 0 for no limit.
     pub connection_rate: u32,
-    /// Whether instances of one process in node mode talk to each other in memory.
+    /// Whether traffic between instances of one node proxy stays in its memory.
     pub one_pass: bool,
 }
 
 impl MeshProxySettings {
-    /// The proxy's process, which takes orders; `succeeds`: another one serves the instance until this one does.
+    /// The command of a proxy, which receives orders; `succeeds`: another one serves the instance until this one does.
     #[must_use]
     pub fn task(
         &self,
@@ -91,8 +92,8 @@ impl MeshProxySettings {
         confined(command, self.environment(&own), isolation, orders)
     }
 
-    /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into; `budget`: what its buffers
-    /// may take, where that is decided.
+    /// The command of a node proxy. `tokens`: the folder with the tokens of its members; `budget`: the memory budget of
+    /// its buffers, if it is set.
     #[must_use]
     pub fn node_task(
         &self,
@@ -117,7 +118,7 @@ impl MeshProxySettings {
         confined(command, environment, isolation, orders)
     }
 
-    /// What all proxies are told, and `more`.
+    /// The environment of all proxies, and `more`.
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
@@ -141,8 +142,7 @@ impl MeshProxySettings {
     }
 }
 
-/// The process that makes sockets for a node proxy. `succeeds`: another proxy serves the instance, so that it only binds
-/// listeners.
+/// The command of a broker. `succeeds`: another proxy serves the instance, so the broker only binds its listeners.
 #[must_use]
 pub fn broker_task(
     program: &Program,
@@ -154,7 +154,7 @@ pub fn broker_task(
     confined(command, BTreeMap::new(), isolation, orders)
 }
 
-/// A process that runs as the proxies' user.
+/// The command of a process that runs as the proxies' user.
 fn confined(
     command: Vec<OsString>,
     environment: BTreeMap<OsString, OsString>,
@@ -172,8 +172,7 @@ fn confined(
     }
 }
 
-/// Destinations that are never captured: DNS and the control plane, which are not services of the
-/// mesh.
+/// Destinations that are never captured: DNS and the control plane, which are not services of the mesh.
 #[must_use]
 pub fn never_captured(gateway: &Addresses) -> Vec<(IpAddr, u8)> {
     let whole = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });

@@ -1,4 +1,4 @@
-//! Published ports: each leads to the instances of a workload that take traffic, in turns.
+//! Published ports: connections to each are distributed over the instances of a workload that take traffic.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::forward::{self, ForwardTarget};
 use crate::output::LineOutput;
 
-/// What is published: where, and the instances behind it.
+/// The published addresses, with the instances behind each.
 pub type PublishedPorts = BTreeMap<SocketAddr, Vec<ForwardTarget>>;
 
 /// The listeners of a mesh.
@@ -35,16 +35,16 @@ impl Drop for Port {
 }
 
 impl Publisher {
-    /// One that listens on nothing, and says on `output` what fails.
+    /// Creates a publisher without listeners; errors are printed on `output`.
     #[must_use]
     pub fn new(output: LineOutput) -> Self {
         Self { output, ports: BTreeMap::new() }
     }
 
-    /// Listens on what is `wanted` and on nothing else.
+    /// Listens on exactly the `wanted` addresses.
     ///
     /// # Errors
-    /// The first address that cannot be listened on, and why; the others are published all the same.
+    /// The first address that cannot be listened on, with the reason; the others are published anyway.
     pub async fn listen(&mut self, wanted: &PublishedPorts) -> Result<(), (SocketAddr, Error)> {
         self.ports.retain(|address, _| wanted.contains_key(address));
         let mut failed = Ok(());
@@ -68,7 +68,7 @@ impl Publisher {
         failed
     }
 
-    /// Takes in which instances take traffic now.
+    /// Updates which instances take traffic.
     pub fn follow(&self, published: &PublishedPorts) {
         for (address, port) in &self.ports {
             let targets = published.get(address).cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Which addresses of IPv4 a mesh has: those that are asked for, else the first pair that no route of the
-//! machine leads to, so that workloads reach what is behind a VPN.
+//! Chooses the IPv4 ranges of a mesh: those that the user requests, else the first pair that overlaps no route of the
+//! machine, so that workloads can reach what is behind a VPN.
 
 use std::fmt;
 use std::fs;
@@ -14,31 +14,31 @@ use crate::addresses::Subnet;
 const PREFIX: u32 = 16;
 /// The mask of a range.
 const MASK: u32 = u32::MAX << (32 - PREFIX);
-/// Pairs of ranges, workloads' first, in the order of preference.
+/// Pairs of ranges, that of workloads first, in the order of preference.
 const PAIRS: [MeshRanges; 3] = [
     MeshRanges::of([10, 89], [10, 96]),
     MeshRanges::of([172, 29], [172, 30]),
-    // Of the address space that carriers share (RFC 6598).
+    // In the shared address space (RFC 6598).
     MeshRanges::of([100, 89], [100, 96]),
 ];
-/// The routes of the calling thread's namespace, one a line.
+/// The routes of the calling thread's namespace, one per line.
 const ROUTES: &str = "/proc/thread-self/net/route";
 
-/// Addresses of IPv4 with the same first two numbers, such as 10.89.0.0/16.
+/// A /16 range of IPv4, such as 10.89.0.0/16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshRange(Ipv4Addr);
 
-/// The ranges that are asked for, workloads' first.
+/// The requested ranges, that of workloads first.
 pub type RequestedRanges = (Option<MeshRange>, Option<MeshRange>);
 
-/// The addresses of a mesh.
+/// The address ranges of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeshRanges {
     workloads: MeshRange,
     services: MeshRange,
 }
 
-/// A route of the machine, the default route aside.
+/// A route of the machine that is not a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineRoute {
     to: Ipv4Addr,
@@ -53,17 +53,17 @@ impl Default for MeshRanges {
 }
 
 impl MeshRanges {
-    /// Those of a mesh that says nothing else.
+    /// The default ranges.
     pub const DEFAULT: Self = PAIRS[0];
 
     const fn of(workloads: [u8; 2], services: [u8; 2]) -> Self {
         Self { workloads: MeshRange::of(workloads), services: MeshRange::of(services) }
     }
 
-    /// Chooses the ranges of a mesh that can be left by `routes`, and says what the operator should know.
+    /// Chooses the ranges of a mesh whose machine has these routes. Also returns a note for the operator.
     ///
     /// # Errors
-    /// When both ranges that are asked for are the same.
+    /// When both requested ranges are the same.
     pub fn choose(
         (workloads, services): RequestedRanges,
         routes: &[MachineRoute],
@@ -105,7 +105,7 @@ impl MeshRanges {
         })
     }
 
-    /// The addresses of workloads. They exist only inside the namespaces of a mesh, so meshes of a machine may
+    /// The addresses of workloads. They only exist inside the namespaces of a mesh, so several meshes of a machine may
     /// have the same.
     #[must_use]
     pub fn workloads(self, ipv6: bool) -> Subnet {
@@ -118,7 +118,7 @@ impl MeshRanges {
         Subnet::new(self.services.0, ipv6.then_some(0xfd96))
     }
 
-    /// The VIPs of services of IPv4.
+    /// The IPv4 VIPs of services.
     #[must_use]
     pub fn services_v4(self) -> MeshRange {
         self.services
@@ -146,7 +146,7 @@ impl FromStr for MeshRange {
         let whole = written.filter(|address: &Ipv4Addr| u32::from(*address) & !MASK == 0);
         let range = whole
             .ok_or_else(|| format!("{text:?} is not a range: write for example 10.89.0.0/16"))?;
-        // Proxies take other addresses for those of the internet.
+        // Only private ranges: proxies would treat addresses of the internet as such.
         let [a, b, ..] = range.octets();
         if range.is_private() || (a == 100 && b & 0xc0 == 64) {
             return Ok(Self(range));
@@ -171,8 +171,8 @@ impl MachineRoute {
         text.lines().filter_map(Self::of_line).collect()
     }
 
-    /// Fields of a line: interface, destination, gateway, flags, two counters, metric, mask. Addresses are
-    /// numbers of this machine's byte order.
+    /// Parses a line with these fields: interface, destination, gateway, flags, two counters, metric, mask. Addresses
+    /// are numbers in this machine's byte order.
     fn of_line(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let number = |field: usize| {
@@ -227,7 +227,7 @@ mod tests {
             "this machine has a route to 10.0.0.0/8 through tun0: workloads have addresses of 172.29.0.0/16, \
              services of 172.30.0.0/16, so that what is behind it can be reached"
         );
-        // Part of a range is enough.
+        // A partial overlap is enough.
         let docker = [route("10.96.5.0", 24), route("172.30.0.0", 16)];
         assert_eq!(chosen(&docker).0, PAIRS[2]);
         let all = [route("10.0.0.0", 8), route("172.16.0.0", 12), route("100.64.0.0", 10)];

@@ -1,7 +1,7 @@
-//! The ownership record: who runs a mesh and everything made for it, so that whatever a killed run
-//! left behind can be found and removed, and nothing else ever is.
+//! The ownership record: the process that runs a mesh, and everything that was created for it. With it the leftovers of
+//! a killed run can be found and removed, and nothing else is ever removed.
 //!
-//! A thing is recorded before it is made, so there is no moment in which it exists unrecorded.
+//! Everything is recorded before it is created, so nothing exists unrecorded.
 
 mod traces;
 
@@ -24,7 +24,7 @@ use crate::layout::{self, Layout};
 use crate::netns;
 use crate::uplink::{self, Uplink};
 
-/// A process, told apart from a later one with the same number by when it started.
+/// A process. Its start time distinguishes it from a later process with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedProcess {
     /// The process id.
@@ -33,7 +33,7 @@ pub struct RecordedProcess {
     pub start_ticks: u64,
 }
 
-/// One thing that was made for a mesh.
+/// One object that was created for a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MeshResource {
@@ -45,10 +45,10 @@ pub enum MeshResource {
     Netns(String),
     /// A captured workload, by the name under which it is captured.
     Capture(String),
-    /// The flows of the mesh, by the name under which they are accounted for. The next run of a killed one takes
+    /// The flows of the mesh, by the name of their accounts. They are kept after a killed run, and the next run takes
     /// them over.
     Flows(String),
-    /// The way out of the machine.
+    /// The uplink of the mesh.
     Uplink(Uplink),
 }
 
@@ -57,11 +57,11 @@ pub enum MeshResource {
 pub struct MeshRecord {
     layout: Layout,
     contents: Contents,
-    /// Released by the kernel when the owner ends, however it ends.
+    /// The kernel releases it when the owner ends, in whatever way.
     _lock: Flock<File>,
 }
 
-/// What is written to `state.json`.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Contents {
     version: u32,
@@ -69,20 +69,20 @@ struct Contents {
     made: Vec<MeshResource>,
 }
 
-/// How long a killed owner may take to let go of its lock: the kernel closes its files first.
+/// How long a killed owner may take to release its lock: the kernel first closes its files.
 const DYING: Duration = Duration::from_millis(400);
 
-/// Format of `state.json`; another one is never read.
+/// The format of `state.json`; other versions are rejected.
 const VERSION: u32 = 1;
 
 impl RecordedProcess {
-    /// The process of this number, if there is one.
+    /// The process with this number, if it exists.
     #[must_use]
     pub fn find(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The command name, field 2, may hold spaces and brackets: count from its end.
+        // The command name, field 2, may contain spaces and brackets, so fields are counted from its end.
         let (_, rest) = stat.rsplit_once(')')?;
-        // A zombie has ended; it only waits for its parent to notice.
+        // A zombie has ended, and only waits to be reaped.
         if matches!(rest.trim_start().chars().next()?, 'Z' | 'X') {
             return None;
         }
@@ -98,11 +98,11 @@ impl RecordedProcess {
 }
 
 impl MeshRecord {
-    /// Becomes the owner of a mesh: takes its lock and removes what an earlier owner left.
+    /// Becomes the owner of a mesh: takes its lock and removes leftovers of an earlier owner.
     ///
     /// # Errors
-    /// [`Error::Running`] when another process owns it; else when the files cannot be made or what
-    /// was left cannot be removed.
+    /// [`Error::Running`] when another process owns it. Otherwise files cannot be created, or leftovers cannot be
+    /// removed.
     pub fn acquire(layout: &Layout) -> Result<Self> {
         let lock = lock(layout)?;
         let mut kept = Vec::new();
@@ -132,10 +132,10 @@ impl MeshRecord {
         write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
     }
 
-    /// Records something about to be made.
+    /// Records an object that will be created.
     ///
     /// # Errors
-    /// When the record cannot be written; the thing must then not be made.
+    /// When the record cannot be written; the object must not be created then.
     pub fn add(&mut self, made: MeshResource) -> Result<()> {
         if self.contents.made.contains(&made) {
             return Ok(());
@@ -144,10 +144,10 @@ impl MeshRecord {
         self.write()
     }
 
-    /// Removes things and forgets them.
+    /// Removes objects, and their entries in the record.
     ///
     /// # Errors
-    /// When one cannot be removed; it stays recorded.
+    /// When one cannot be removed; its entry stays.
     pub fn remove(&mut self, things: &[MeshResource]) -> Result<()> {
         remove_made(things)?;
         self.contents.made.retain(|made| !things.contains(made));
@@ -159,7 +159,7 @@ impl MeshRecord {
         self.contents.made.iter().filter_map(MeshResource::cgroup)
     }
 
-    /// Removes everything, the mesh's directory last.
+    /// Removes everything; the mesh's directory is last.
     ///
     /// # Errors
     /// When something cannot be removed; the record stays for `leno cleanup`.
@@ -169,8 +169,7 @@ impl MeshRecord {
     }
 }
 
-/// The process that owns a mesh: the one of the record, or without a record the one that its guard was
-/// started by.
+/// The process that owns a mesh: that in the record, or without a record, the one that started its guard.
 #[must_use]
 pub fn owner(layout: &Layout) -> Option<RecordedProcess> {
     match read(layout) {
@@ -186,12 +185,11 @@ pub fn running() -> Vec<String> {
     owned.map(|layout| layout.mesh().to_owned()).collect()
 }
 
-/// The mesh that a command means: the one that is named; else `default` if it runs, else the only
-/// one that runs.
+/// The mesh that a command is about: the named one; else `default` if it runs; else the only one that runs.
 ///
 /// # Errors
-/// [`Error::NotNamed`] where none runs, or several do and none of them is `default`;
-/// [`Error::NeedsRoot`] where that is hidden from this user.
+/// [`Error::NotNamed`] if none runs, or if several run and none of them is `default`; [`Error::NeedsRoot`] if this user
+/// may not see which ones run.
 pub fn chosen(named: Option<&str>) -> Result<String> {
     match named {
         Some(name) => Ok(name.to_owned()),
@@ -214,7 +212,7 @@ fn choose(mut running: Vec<String>) -> Result<String> {
     }
 }
 
-/// The ways out of all other meshes than the one whose is of this name, running or left behind.
+/// The uplinks of all meshes except the one whose uplink has this name, running or left over.
 #[must_use]
 pub fn uplinks(but: &str) -> Vec<Uplink> {
     let recorded = Layout::all().into_iter().filter_map(|layout| read(&layout).ok());
@@ -226,10 +224,10 @@ pub fn uplinks(but: &str) -> Vec<Uplink> {
     ways.collect()
 }
 
-/// Removes what a killed run of this mesh left.
+/// Removes the leftovers of a killed run of this mesh.
 ///
 /// # Errors
-/// [`Error::Running`] when the mesh runs; else when something cannot be removed.
+/// [`Error::Running`] when the mesh runs. Otherwise something cannot be removed.
 pub fn clean_up(layout: &Layout) -> Result<()> {
     let _lock = lock(layout)?;
     let recorded = match read(layout) {
@@ -243,7 +241,7 @@ pub fn clean_up(layout: &Layout) -> Result<()> {
     remove_directory(layout)
 }
 
-/// Writes a file so that a reader sees the old text or the new one, never a part.
+/// Writes a file atomically: a reader sees the old or the new text, never a part.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -253,15 +251,15 @@ pub fn write_atomically(path: &Path, text: &[u8], mode: u32) -> Result<()> {
 
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
-    // Hidden, so that a directory watch for *.yaml never takes it for a document.
+    // Hidden, so that a watch for *.yaml does not mistake it for a document.
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     let draft = path.with_file_name(hidden);
     let write = || {
-        // A draft that a killed run left may have another mode.
+        // A draft of a killed run may have another mode.
         let _ = fs::remove_file(&draft);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
-        // The process's mask may have taken bits away.
+        // The umask may have removed bits from the mode.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         file.write_all(text)?;
         fs::rename(&draft, path)
@@ -291,14 +289,14 @@ fn read(layout: &Layout) -> Result<Contents> {
     )))
 }
 
-/// Takes the lock of a mesh. The lock file is removed with the mesh, so a lock on a file that is no
-/// longer the one at this path counts for nothing and is tried again.
+/// Takes the lock of a mesh. The lock file is removed together with the mesh, so a lock on a file that is no longer the
+/// one at this path is invalid, and is tried again.
 fn lock(layout: &Layout) -> Result<Flock<File>> {
     let path = layout.lock();
     let deadline = Instant::now() + DYING;
     loop {
         match prepare_directory(layout) {
-            // Removed in between, with the last other mesh.
+            // The directory was removed in the meantime, together with the last other mesh.
             Err(Error::Os { source, .. })
                 if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
             {
@@ -307,11 +305,11 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
             other => other?,
         }
         let mut options = OpenOptions::new();
-        // Who can open it can hold its lock.
+        // A process that can open the file could hold its lock, so only root can.
         let options = options.read(true).write(true).create(true).mode(0o600);
         let opened = options.truncate(false).open(&path);
         let file = match opened {
-            // The directory was removed in between.
+            // The directory was removed in the meantime.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other.attempt(|| format!("cannot open {}", path.display()))?,
         };
@@ -336,7 +334,7 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         if !fs::metadata(&path).is_ok_and(same) {
             continue;
         }
-        // A mesh whose lock was removed runs all the same. One that was killed is gone soon.
+        // A mesh may run although its lock file was removed. If its owner was just killed, it ends soon.
         match owner(layout).filter(|owner| owner.pid != nix::unistd::getpid().as_raw()) {
             None => return Ok(locked),
             Some(_) if Instant::now() < deadline => std::thread::sleep(DYING / 20),
@@ -348,17 +346,17 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
     }
 }
 
-/// Makes the directory of a mesh: others may pass through, because proxies read their token there,
-/// but not list it.
+/// Creates the directory of a mesh. Other users may traverse it, because proxies read their token there, but not list
+/// it.
 fn prepare_directory(layout: &Layout) -> Result<()> {
     let passable = |directory: &Path| make_directory(directory, 0o711);
     passable(Path::new(layout::ROOT)).and_then(|()| passable(layout.directory()))
 }
 
-/// Makes a directory with exactly this mode, or gives it to one that is there.
+/// Creates a directory with exactly this mode, or sets the mode of an existing one.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When it cannot be created.
 pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
 
@@ -370,15 +368,15 @@ pub fn make_directory(directory: &Path, mode: u32) -> Result<()> {
         .attempt(|| format!("cannot make {}", directory.display()))
 }
 
-/// Makes an empty file over which another one is laid in the mount namespace of an instance.
+/// Creates an empty file, as the mount point for another file in the mount namespace of an instance.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When it cannot be created.
 pub fn make_place(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
 
     make_directory(path.parent().unwrap_or(Path::new("/")), 0o711)?;
-    // An existing file is kept, because other namespaces may have mounted something over it.
+    // An existing file is kept, because it may be a mount point in other namespaces.
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o755)))
         .attempt(|| format!("cannot make {}", path.display()))
@@ -397,18 +395,18 @@ fn remove_directory(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Removes in the order in which it is possible: processes hold groups and namespaces, and groups
-/// are below mounts.
+/// Removes everything in a possible order: processes use control groups and namespaces, and control groups are below
+/// mounts.
 fn remove_made(made: &[MeshResource]) -> Result<()> {
     for process in made.iter().filter_map(MeshResource::process).filter(|p| p.alive()) {
-        // It may have ended since it was looked at.
+        // It may have ended since the check.
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
     for path in made.iter().filter_map(MeshResource::cgroup) {
         let group = Cgroup::at(path.clone());
         group.kill()?;
         group.remove()?;
-        // Shared by all instances or meshes: go with the last one.
+        // Shared by all instances or meshes, so they are removed with the last one.
         let parents = path.ancestors().skip(1);
         let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
     }
@@ -417,7 +415,7 @@ fn remove_made(made: &[MeshResource]) -> Result<()> {
         let owners = leno_capture::prune(|owner| !pinned.contains(&owner))?;
         tracing::debug!(?owners, "released");
     }
-    // One that stays is no reason to leave the others.
+    // The others are removed even if one cannot be.
     let mut first = Ok(());
     for thing in made {
         first = first.and(remove_network(thing));

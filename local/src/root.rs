@@ -1,8 +1,8 @@
-//! A root file system of an instance's own: a directory of this machine that its processes see as `/`, for
-//! example what `docker export` has written.
+//! The root file system of an instance: a directory of this machine that its processes see as `/`, for example the
+//! output of `docker export`.
 //!
-//! Nothing is copied: what a process writes there stays in the directory. Beneath `/proc`, `/sys` and `/dev` it
-//! sees what every process of this machine sees.
+//! Nothing is copied: what a process writes there stays in the directory. `/proc`, `/sys` and `/dev` are those of this
+//! machine.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,20 +16,20 @@ use crate::error::{Attempt, Error, Result};
 use crate::isolation::{ResolverNames, plain_lookup, text};
 use crate::record;
 
-/// Directories of the kernel's that programs need.
+/// Directories of the kernel that programs need.
 const MOUNTED: [&str; 3] = ["proc", "sys", "dev"];
-/// Where programs are in a root file system that says nothing else.
+/// The default PATH in a root file system.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A root file system that is ready to be entered between fork and exec.
+/// A root file system that can be entered between fork and exec.
 #[derive(Debug)]
 pub struct Root {
     path: CString,
-    /// What of this machine is seen where in it.
+    /// Bind mounts of this machine's directories: source and mount point.
     mounts: Vec<(CString, CString)>,
 }
 
-/// A user as `/etc/passwd` has it.
+/// A user in `/etc/passwd`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The name.
@@ -46,14 +46,14 @@ impl Root {
     /// Prepares to enter `path`.
     ///
     /// # Errors
-    /// When it cannot be a root file system.
+    /// When it cannot be used as a root file system.
     pub fn new(path: &Path) -> Result<Self> {
         check(path).map_err(Error::Refused)?;
         let pair = |name: &&str| Ok((text(&Path::new("/").join(name))?, text(&path.join(name))?));
         Ok(Self { path: text(path)?, mounts: MOUNTED.iter().map(pair).collect::<Result<_>>()? })
     }
 
-    /// Mounts it over itself, with what of this machine belongs in it. Safe between fork and exec, as is
+    /// Mounts it over itself, together with the directories of this machine. Safe between fork and exec, like
     /// [`enter`](Self::enter).
     ///
     /// # Errors
@@ -69,8 +69,7 @@ impl Root {
         Ok(())
     }
 
-    /// Makes it the root of the calling process, and unmounts the old one from under it (pivot_root(2),
-    /// `pivot_root(".", ".")`).
+    /// Makes it the root of the calling process, and unmounts the old root (pivot_root(2), `pivot_root(".", ".")`).
     ///
     /// # Errors
     /// The system's reason.
@@ -83,10 +82,10 @@ impl Root {
     }
 }
 
-/// Whether a directory can be a root file system; if not, what to do.
+/// Whether a directory can be used as a root file system; if not, what to do.
 ///
 /// # Errors
-/// What it lacks.
+/// What is missing.
 pub fn check(root: &Path) -> std::result::Result<(), String> {
     let shown = root.display();
     if !root.is_dir() {
@@ -120,10 +119,10 @@ pub fn check(root: &Path) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Writes the files that an instance sees in its own root, and returns where they go.
+/// Writes the files that an instance sees in its own root, and returns pairs of source and mount point.
 ///
 /// # Errors
-/// When one cannot be written, or the root lacks what they are laid over.
+/// When one cannot be written, or if the root has no file to mount over.
 pub fn write_files(
     directory: &Path,
     names: &ResolverNames<'_>,
@@ -147,11 +146,11 @@ pub fn write_files(
     Ok(pairs)
 }
 
-/// The user of this name or number in the `/etc/passwd` of a root, if it has one.
+/// The user with this name or number in the `/etc/passwd` of a root, if there is one.
 #[must_use]
 pub fn user(root: &Path, wanted: &str) -> Option<User> {
     let text = fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
-    // passwd(5): name, password, user, group, comment, home, shell.
+    // The fields in passwd(5): name, password, user, group, comment, home, shell.
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, uid, gid, _, home, ..] = fields[..] else { return None };
@@ -161,11 +160,11 @@ pub fn user(root: &Path, wanted: &str) -> Option<User> {
     })
 }
 
-/// The groups of a root's `/etc/group` that are called `wanted`, or have the user `member`.
+/// The groups in a root's `/etc/group` with the name `wanted`, or with the member `member`.
 #[must_use]
 pub fn groups(root: &Path, wanted: Option<&str>, member: Option<&str>) -> Vec<Gid> {
     let text = fs::read_to_string(root.join("etc/group")).unwrap_or_default();
-    // group(5): name, password, group, members.
+    // The fields in group(5): name, password, group, members.
     let found = text.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, gid, members, ..] = fields[..] else { return None };
@@ -193,7 +192,7 @@ mod tests {
         fs::create_dir_all(root.join("etc")).unwrap();
         assert_eq!(refused(), "img is not a root file system yet: mkdir img/proc img/sys img/dev");
         MOUNTED.iter().for_each(|name| fs::create_dir(root.join(name)).unwrap());
-        // Followed, it would lead to a file of this machine.
+        // If it were followed, it would lead to a file of this machine.
         std::os::unix::fs::symlink("/run/resolv.conf", root.join("etc/resolv.conf")).unwrap();
         assert_eq!(
             refused(),

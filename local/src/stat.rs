@@ -1,4 +1,4 @@
-//! `leno stat`: asks the proxies of a mesh what they have counted.
+//! `leno stat`: polls the metrics of a mesh's proxies.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::status::{MeshStatus, ProxyProcess};
 
-/// How long a proxy may take to answer: the others answer within milliseconds and wait for it. With it
-/// `leno stat`, whose window is a second, takes less than two.
+/// How long a proxy may take to answer. The others answer within milliseconds, and the result has to wait. With this
+/// bound `leno stat`, whose window is a second, takes less than two.
 const BOUND: Duration = Duration::from_millis(800);
-/// How many are asked at once: their answers are held in memory meanwhile.
+/// How many proxies are polled at a time, because their answers are held in memory.
 const AT_ONCE: usize = 64;
 
-/// Asks every proxy of the mesh, but those that did not answer `before`: what they count now cannot be
-/// compared, and each would be waited for again.
+/// Polls every proxy of the mesh, except those that did not answer in `before`: their counts have nothing to be
+/// compared with, and would be waited for again.
 ///
 /// # Errors
-/// When the mesh does not run. A proxy that does not answer is noted and harms nothing.
+/// When the mesh does not run. A proxy that does not answer is recorded, and is not an error.
 pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> {
     let status = MeshStatus::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
@@ -40,7 +40,7 @@ pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> 
     Ok(ask(&status.mesh, instances, |address| Admin::at(&switch, address), before).await)
 }
 
-/// Asks the proxies of these instances, a bounded number at once, but those that did not answer `before`.
+/// Polls the proxies of these instances, a bounded number at a time, except those that did not answer in `before`.
 pub(crate) async fn ask<'a>(
     mesh: &str,
     instances: impl Iterator<Item = (StatInstance, Option<IpAddr>)>,

@@ -1,4 +1,4 @@
-//! What runs in a mesh, written by its owner for the other commands.
+//! The status of a running mesh, which its owner writes for the other commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,50 +22,50 @@ pub struct MeshStatus {
     pub mesh: String,
     /// The process that owns it.
     pub owner: i32,
-    /// The control plane's process, none while it is down or when nothing is meshed.
+    /// The control plane's process; `None` while it is down, or if no workload has a proxy.
     pub controller: Option<i32>,
-    /// Whether there is anything for a control plane to do.
+    /// Whether a control plane is needed.
     pub needs_controller: bool,
     /// The address of DNS and the control plane.
     pub gateway: IpAddr,
     /// The namespace of the bridge.
     pub switch_netns: String,
-    /// Whether there is a way out of the mesh.
+    /// Whether the mesh has an uplink.
     pub uplink: bool,
-    /// The addresses that it has.
+    /// Its address ranges.
     pub ranges: MeshRanges,
-    /// Why the last edit of the files was refused, none when it was taken.
+    /// Why the last edit of the files was rejected; `None` if it was applied.
     pub refused_edit: Option<String>,
-    /// What is wrong in the files although they run.
+    /// The mistakes in the files that run anyway.
     pub mistakes: Vec<FileMistake>,
     /// The last edits of the files, the newest last.
     pub edits: Vec<FileEdit>,
-    /// The files that it follows, absolute; `-` is standard input.
+    /// The files that it follows, absolute; `-` for standard input.
     pub files: Vec<PathBuf>,
-    /// Which processes of proxies are to serve; it grows with each `leno upgrade --proxies`.
+    /// The wanted revision of proxy processes; each `leno upgrade --proxies` raises it.
     #[serde(default)]
     pub proxy_revision: u64,
     /// The instances, by namespace and name.
     pub instances: Vec<InstanceStatus>,
 }
 
-/// A mistake in the files of a mesh, as `leno analyze` finds it.
+/// A mistake in the files of a mesh, as `leno analyze` reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMistake {
-    /// Whether something cannot work, which is more than a warning.
+    /// Whether it is an error, and not just a warning.
     pub error: bool,
-    /// Its line.
+    /// Its description in one line.
     pub text: String,
 }
 
 /// An edit of the files of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEdit {
-    /// When it was taken or refused, in milliseconds since 1970.
+    /// When it was applied or rejected, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Whether it was refused.
+    /// Whether it was rejected.
     pub refused: bool,
-    /// What it changed, an object each, or why it was refused.
+    /// What it changed, one object per line, or why it was rejected.
     pub lines: Vec<String>,
 }
 
@@ -84,61 +84,61 @@ pub struct InstanceStatus {
     pub meshed: bool,
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
-    /// By what its traffic is captured, none when it is not.
+    /// The backend that captures its traffic; `None` if it is not captured.
     pub capture: Option<String>,
-    /// Which of its datagrams its proxy carries, none when they pass it by.
+    /// Which of its datagrams its proxy carries; `None` if they bypass it.
     #[serde(default)]
     pub datagrams: Option<String>,
-    /// Where it is in its life.
+    /// The phase that it is in.
     pub phase: InstancePhase,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// How often its application was started again.
+    /// How often its application was restarted.
     pub restarts: u32,
-    /// The application's process, while there is one.
+    /// The application's process, if it runs.
     pub pid: Option<i32>,
-    /// When that was started, in milliseconds since 1970.
+    /// When that process was started, in milliseconds since 1970.
     pub started_unix_ms: Option<i64>,
     /// The ports that it declares.
     pub ports: Vec<u16>,
-    /// Addresses of this machine, and the ports of it that they lead to.
+    /// Published addresses of this machine, each with the port of the instance.
     pub published: Vec<(SocketAddr, u16)>,
-    /// What keeps it from taking traffic, or kept it.
+    /// Why it takes no traffic, or last took none.
     pub trouble: ApplicationTrouble,
-    /// What its schedule has done and will do; `None` if it has none.
+    /// The past and next runs of its schedule; `None` if it has no schedule.
     pub schedule: Option<Schedule>,
-    /// How often its proxy was started again.
+    /// How often its proxy was restarted.
     pub proxy_restarts: u32,
-    /// How its proxy ended the last time, `was ended by SIGKILL`.
+    /// How its proxy last ended, `was ended by SIGKILL`.
     #[serde(default)]
     pub proxy_ended: Option<String>,
-    /// Where its proxy runs, if it has one.
+    /// The process of its proxy, if it has one.
     #[serde(default)]
     pub proxy: Option<ProxyProcess>,
-    /// Why the proxy that is to serve it next does not do so yet, while the one before does.
+    /// Why its next proxy does not serve it yet, while the present one does.
     #[serde(default)]
     pub proxy_waits: Option<String>,
-    /// How a command is run as it.
+    /// What a command needs in order to run like its application.
     pub surroundings: ProcessSurroundings,
 }
 
-/// Where the proxy of an instance runs.
+/// The process of an instance's proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyProcess {
-    /// The group whose node proxy serves it; `None`: it has a sidecar.
+    /// The group whose node proxy serves it; `None` if it has a sidecar.
     pub group: Option<String>,
     /// The control group of its process.
     pub cgroup: PathBuf,
-    /// Its documents have it share a process, and it has one of its own for as long as it is busy.
+    /// Its documents have it share a process, but it has one of its own while it is busy.
     #[serde(default)]
     pub promoted: bool,
-    /// [`MeshStatus::proxy_revision`] when it was first started.
+    /// The value of [`MeshStatus::proxy_revision`] when the process was first started.
     #[serde(default)]
     pub revision: u64,
 }
 
 impl ProxyProcess {
-    /// What `leno stat` reports of it.
+    /// Its description for `leno stat`.
     #[must_use]
     pub fn reported(&self) -> leno_observe::stat::ProxyProcess {
         use leno_observe::stat::ProxyProcess as Reported;
@@ -147,7 +147,7 @@ impl ProxyProcess {
             .map_or_else(Reported::sidecar, |group| Reported::of_group(group, self.promoted))
     }
 
-    /// The ids of its processes: none while it is started again.
+    /// The ids of its processes; empty while it is being restarted.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         let processes = leno_supervise::Cgroup::at(self.cgroup.clone()).processes();
@@ -155,39 +155,39 @@ impl ProxyProcess {
     }
 }
 
-/// Where an instance is in its life.
+/// The phases of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InstancePhase {
-    /// Namespace, proxy and capture are being made, or the application does not listen yet.
+    /// Namespace, proxy and capture are being created, or the application does not listen yet.
     #[default]
     Starting,
     /// The application runs.
     Running,
-    /// The application ended and will be started again.
+    /// The application has ended and will be restarted.
     Waiting,
     /// The application was asked to end.
     Stopping,
     /// It could not be set up.
     Failed,
-    /// Its runs begin at their times.
+    /// It waits for the next run of its schedule.
     Scheduled,
-    /// The application exited with 0 and is not started again.
+    /// The application exited with 0 and is not restarted.
     Completed,
-    /// The application failed and is not started again.
+    /// The application has failed and is not restarted.
     Ended,
 }
 
-/// What is wrong with an application, as `leno up` has seen it.
+/// What is wrong with an application, as recorded by `leno up`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplicationTrouble {
-    /// Why it takes no traffic although nothing has ended: `not ready: GET / on port 80 answers 503`.
+    /// Why it takes no traffic although it runs: `not ready: GET / on port 80 answers 503`.
     pub reason: Option<String>,
-    /// How it ended last, `exited with 3`.
+    /// How it last ended, `exited with 3`.
     pub ended: Option<String>,
-    /// How often it ended in that way in a row.
+    /// How many times in a row it ended like that.
     pub times: u32,
-    /// When it is started again, in milliseconds since 1970; `None` while it runs.
+    /// When it is restarted, in milliseconds since 1970; `None` while it runs.
     pub next_try_unix_ms: Option<i64>,
     /// The last line that it printed before it ended.
     pub last_line: String,
@@ -200,11 +200,11 @@ pub struct Schedule {
     pub running: u32,
     /// When the newest run began, in milliseconds since 1970.
     pub started_unix_ms: Option<i64>,
-    /// The run that ended last by itself.
+    /// The last run that ended without being replaced or stopped.
     pub last: Option<ScheduledRun>,
-    /// When the next one begins, in milliseconds since 1970; `None` while it is suspended.
+    /// When the next run begins, in milliseconds since 1970; `None` while the schedule is suspended.
     pub next_unix_ms: Option<i64>,
-    /// Whether no run begins.
+    /// Whether the schedule is suspended.
     pub suspended: bool,
 }
 
@@ -223,7 +223,7 @@ pub struct ScheduledRun {
     pub last_line: String,
 }
 
-/// What a process of an instance is put into.
+/// The isolation and environment of an instance's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSurroundings {
     /// The network namespace.
@@ -232,28 +232,28 @@ pub struct ProcessSurroundings {
     pub cgroup: PathBuf,
     /// Groups of other hierarchies that limit it.
     pub limits: Vec<PathBuf>,
-    /// The root file system, if it has one of its own.
+    /// Its root file system, if it has one of its own.
     pub root: Option<PathBuf>,
-    /// Files laid over the system's own: from, onto.
+    /// Files that are mounted over the system's: source and mount point.
     pub files: Vec<(PathBuf, PathBuf)>,
-    /// Files and directories that it sees at other places.
+    /// Files and directories that are mounted at other paths.
     pub volumes: Vec<BoundVolume>,
     /// The user and the group that the application runs as.
     pub account: RunAs,
     /// The application's whole environment.
     pub environment: BTreeMap<String, String>,
-    /// Where the application starts.
+    /// The working directory of the application.
     pub directory: PathBuf,
 }
 
 impl Schedule {
-    /// Takes in that a run begins.
+    /// Records that a run has begun.
     pub(crate) fn begins(&mut self, at_unix_ms: i64) {
         self.running += 1;
         self.started_unix_ms = Some(at_unix_ms);
     }
 
-    /// Takes in that a run has ended, or was ended by the mesh.
+    /// Records that a run has ended; `None` if the mesh has ended it.
     pub(crate) fn ended(&mut self, run: Option<ScheduledRun>) {
         self.running -= 1;
         self.last = run.or(self.last.take());
@@ -261,7 +261,7 @@ impl Schedule {
 }
 
 impl InstancePhase {
-    /// Whether an instance that takes no traffic is where it is meant to be.
+    /// Whether an instance in this phase takes no traffic on purpose.
     #[must_use]
     pub const fn is_settled(self) -> bool {
         matches!(self, Self::Completed | Self::Scheduled)
@@ -284,7 +284,7 @@ impl InstancePhase {
 }
 
 impl InstanceStatus {
-    /// Whether nothing more is waited for: it takes traffic, has done what it was for, or has a schedule.
+    /// Whether there is nothing more to wait for: it takes traffic, has completed, or has a schedule.
     #[must_use]
     pub fn settled(&self) -> bool {
         self.ready || self.phase.is_settled()
@@ -339,14 +339,14 @@ impl MeshStatus {
     /// When it cannot be written.
     pub fn write(&self, layout: &Layout) -> Result<()> {
         let text = serde_json::to_vec_pretty(self).expect("a status has only text keys");
-        // The environment of applications may hold secrets.
+        // The environment of applications may contain secrets.
         record::write_atomically(&layout.status(), &text, 0o600)
     }
 
     /// Checks that the mesh has a namespace.
     ///
     /// # Errors
-    /// [`Error::NoNamespace`], with those that it has.
+    /// [`Error::NoNamespace`], which lists the existing ones.
     pub fn has_namespace(&self, wanted: &str) -> Result<()> {
         if self.instances.iter().any(|instance| instance.namespace == wanted) {
             return Ok(());
@@ -359,10 +359,10 @@ impl MeshStatus {
         })
     }
 
-    /// The instances of the workload, or the one instance, called `wanted`; all of them without it.
+    /// The instances of the workload `wanted`, or the instance `wanted`; all instances without it.
     ///
     /// # Errors
-    /// As [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
+    /// Those of [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
     pub fn meant(
         &self,
         namespace: Option<&str>,
@@ -384,13 +384,13 @@ impl MeshStatus {
         Ok(self.instances.iter().filter(same).collect())
     }
 
-    /// The first instance of the workload called `wanted`, or else the instance called so; `shop/web` says
-    /// the namespace with the name. Policies and services are of workloads: where `web-0` is one, it is not also the
-    /// first instance of `web`.
+    /// The first instance of the workload `wanted`, else the instance `wanted`. `shop/web` includes the namespace. A
+    /// workload takes precedence because policies and services refer to workloads: if a workload is named `web-0`, that
+    /// name does not mean the first instance of `web`.
     ///
     /// # Errors
-    /// [`Error::NoWorkload`], with those there are; [`Error::Refused`] where the name is in several
-    /// namespaces, or two different ones are given.
+    /// [`Error::NoWorkload`], which lists the existing ones; [`Error::Refused`] if the name exists in several
+    /// namespaces, or if two different namespaces are given.
     pub fn find(&self, namespace: Option<&str>, wanted: &str) -> Result<&InstanceStatus> {
         let (namespace, wanted) = match (namespace, wanted.split_once('/')) {
             (Some(given), Some((said, _))) if given != said => {

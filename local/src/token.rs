@@ -1,4 +1,4 @@
-//! The tokens by which proxies prove who they are when they ask for their first certificate.
+//! The tokens with which proxies prove their identity when they request their first certificate.
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ pub struct MeshTokens {
 }
 
 impl MeshTokens {
-    /// Prepares the store that the control plane reads.
+    /// Prepares the store, which the control plane reads.
     ///
     /// # Errors
-    /// When its directory cannot be made.
+    /// When its directory cannot be created.
     pub fn prepare(layout: &Layout) -> Result<Self> {
         let store = TokenStore::open(&layout.tokens()).map_err(refused)?;
         Ok(Self { store, trust_domain: TrustDomain::default() })
@@ -34,7 +34,8 @@ impl MeshTokens {
         &self.trust_domain
     }
 
-    /// Gives an instance a new token, written to these files, of each process that has the instance; an earlier one is void.
+    /// Gives an instance a new token, which invalidates the earlier one, and writes it to these files, one for each
+    /// process that serves the instance.
     ///
     /// # Errors
     /// When it cannot be granted or written.
@@ -49,12 +50,12 @@ impl MeshTokens {
             chown(path, Some(ports::PROXY_UID), Some(ports::PROXY_UID))
                 .attempt(|| format!("cannot give {} to the proxy", path.display()))
         };
-        // The token of before is void by now: one that cannot be written is no reason to leave others without theirs.
+        // The earlier token is invalid by now, so the other files are written even if one cannot be.
         let written: Vec<Result<()>> = paths.iter().map(write).collect();
         written.into_iter().collect()
     }
 
-    /// Takes the token of an instance back.
+    /// Revokes the token of an instance.
     ///
     /// # Errors
     /// When it cannot be removed.

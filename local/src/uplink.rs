@@ -1,4 +1,4 @@
-//! The way out of the machine: a veth pair between the switch and the namespace that leno runs in.
+//! The uplink of a mesh: a veth pair between the switch and the namespace in which leno runs.
 //!
 //! ```text
 //!  leno-<mesh>                               where leno was started
@@ -8,11 +8,11 @@
 //!  └────────────────────────────────┘        └───────────────────────────────────────────┘
 //! ```
 //!
-//! Outside of the mesh's own namespaces it makes that interface and one nftables table of the same name, and
-//! switches `net.ipv4.ip_forward` on where it is off. All of it is taken back at the end; forwarding, with what
-//! the kernel changes beside it, by the last mesh that needs it. IPv6 goes out only where the machine forwards
-//! it already: to switch that on would have the kernel pass over the router advertisements that the machine's
-//! own address may come from.
+//! Outside of the mesh's own namespaces it creates that interface and one nftables table of the same name, and enables
+//! `net.ipv4.ip_forward` if it is off. All of it is undone at the end. Forwarding, and the settings that the kernel
+//! changes with it, are restored by the last mesh that needs them. IPv6 is only routed out if the machine forwards it
+//! already. If it were enabled, the kernel would ignore the router advertisements that the machine's own address may
+//! depend on.
 
 mod forwarding;
 mod home_namespace;
@@ -39,58 +39,57 @@ use crate::record::{self, MeshRecord, MeshResource};
 use forwarding::ForwardingBefore;
 use home_namespace::HomeNamespace;
 
-/// How the interface and the table on the machine begin; eight hexadecimal digits follow.
+/// The prefix of the names of the interface and the table on the machine; eight hexadecimal digits follow.
 const PREFIX: &str = "leno-";
 /// The interface's name in the namespace of the switch.
 const INTERFACE: &str = "uplink";
-/// Where the pairs' addresses are from: link-local (RFC 3927), so that no route of the machine leads there.
+/// The range of the pairs' addresses: link-local (RFC 3927), so no route of the machine leads there.
 const RANGE: Ipv4Addr = Ipv4Addr::new(169, 254, 96, 0);
 /// The same for IPv6 (RFC 4193).
 const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd89, 0x7570, 0x6c69, 0x6e6b, 0, 0, 0, 0);
-/// Pairs of which each has four addresses: as many as a /20 holds.
+/// The number of pairs, of four addresses each, in a /20.
 const PAIRS: u32 = 1024;
-/// Lengths of a pair's prefixes, IPv4 and IPv6.
+/// The prefix lengths of a pair, IPv4 and IPv6.
 const PREFIXES: (u8, u8) = (30, 126);
 
-/// A way out, as it is recorded.
+/// An uplink, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
-    /// The interface, and the table, where leno was started.
+    /// The name of the interface and of the table in the namespace in which leno was started.
     name: String,
-    /// That namespace.
+    /// The namespace in which leno was started.
     home: HomeNamespace,
-    /// What the first mesh that needed forwarding found where it was off; the last puts it back.
+    /// The settings that the first mesh found before it enabled forwarding; the last mesh restores them.
     before: Option<ForwardingBefore>,
 }
 
-/// What a mesh should know of its way out.
+/// The result of creating an uplink.
 #[derive(Debug)]
 pub struct UplinkState {
-    /// IPv6 goes out, too.
+    /// Whether IPv6 is routed out, too.
     pub ipv6: bool,
-    /// What the operator should know, a line each.
+    /// Notes for the operator, one per line.
     pub notes: Vec<String>,
 }
 
 impl Uplink {
-    /// The interface, and the table, where leno was started.
+    /// The name of the interface and of the table in the namespace in which leno was started.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// The two ends of a pair.
+/// The addresses of the two ends of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LinkEnds {
-    /// Where leno was started.
+    /// In the namespace in which leno was started.
     near: (Ipv4Addr, Option<Ipv6Addr>),
     /// In the namespace of the switch.
     far: (Ipv4Addr, Option<Ipv6Addr>),
 }
 
-/// Makes the way out of a mesh, from the namespace of the calling thread. What is made is in the record
-/// first.
+/// Creates the uplink of a mesh, from the namespace of the calling thread. What is created is recorded first.
 ///
 /// # Errors
 /// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when an
@@ -102,8 +101,8 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Resul
     let opened = rtnetlink::new_connection().attempt(|| "cannot open a netlink socket".into());
     let (connection, near, _) = opened?;
     let connection = tokio::spawn(connection);
-    // What is there already is not this mesh's, whose record tells no more of it: two containers may share a
-    // network and not their files. It must not be in the record when this fails.
+    // An existing interface or table does not belong to this mesh, whose record has no uplink any more: two containers
+    // may share a network but not their files. It must not be recorded if this fails.
     let tables = machine::tables().await?;
     if tables.contains(&name) || link_index(&near, &name).await.is_ok() {
         return Err(taken(mesh, &name));
@@ -130,7 +129,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut MeshRecord) -> Resul
     Ok(UplinkState { ipv6, notes })
 }
 
-/// What another mesh found before it switched forwarding on, so that whichever ends last knows it.
+/// The settings that another mesh found before it enabled forwarding, so that the mesh that ends last has them.
 fn inherited(
     name: &str,
     home: HomeNamespace,
@@ -149,8 +148,7 @@ fn taken(mesh: &str, name: &str) -> Error {
     ))
 }
 
-/// Takes a way out back. That it is gone, or its namespace, is not an error. What can be taken back is, also
-/// where something cannot.
+/// Removes an uplink. Succeeds if the uplink or its namespace does not exist. After an error it still removes the rest.
 ///
 /// # Errors
 /// When the kernel or `nft` refuses; the first reason.
@@ -167,12 +165,12 @@ pub fn remove(uplink: &Uplink) -> Result<()> {
     uplink.home.within(work).map(|_found| ())
 }
 
-/// Puts forwarding back, then removes the table, which is last made: without it nothing of forwarding is this
-/// mesh's doing.
+/// Restores forwarding, then removes the table. The table is created last, so without it this mesh has not changed
+/// forwarding.
 async fn close(uplink: &Uplink) -> Result<()> {
     let tables = match machine::tables().await {
         Ok(tables) => tables,
-        // It was there when the table was made, if it ever was.
+        // `nft` existed when the table was created, if it was created at all.
         Err(error) if machine::is_missing(&error) => {
             tracing::warn!(table = uplink.name, "{}", error.chain());
             return Ok(());
@@ -182,7 +180,8 @@ async fn close(uplink: &Uplink) -> Result<()> {
     if !tables.contains(&uplink.name) {
         return Ok(());
     }
-    // Tables come and go in turns and records do not, so they say who else is here.
+    // Meshes create and remove tables under a lock, but not records, so the tables show which other meshes use
+    // forwarding.
     let is_last = !tables.iter().any(|table| *table != uplink.name && is_ours(table));
     if is_last && let Some(before) = &uplink.before {
         before.restore()?;
@@ -190,22 +189,22 @@ async fn close(uplink: &Uplink) -> Result<()> {
     machine::nft(None, &format!("delete table inet {}\n", uplink.name)).await
 }
 
-/// Meshes take turns in looking for what is free and in who is last. Released when it is dropped, and with the
-/// process.
+/// A lock, so that meshes take turns in choosing free addresses and in determining the last one. Released when it is
+/// dropped, and with the process.
 fn turn() -> Result<Flock<File>> {
     let what = || format!("cannot lock {}", layout::ROOT);
     let file = File::open(layout::ROOT).attempt(what)?;
-    // The process that holds the lock releases it after a few commands, which are bounded.
+    // The process that holds the lock releases it after a few commands, which have time limits.
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).attempt(what)
 }
 
-/// Names of interfaces have at most 15 characters, those of meshes more. The same mesh has the same always,
-/// so that a firewall can name it.
+/// The name of a mesh's interface. Interface names have at most 15 characters, and those of meshes may be longer. The
+/// same mesh always has the same name, so that a firewall can refer to it.
 fn name_of(mesh: &str) -> String {
     format!("{PREFIX}{:08x}", digest(mesh))
 }
 
-/// Whether a table's name is one of [`name_of`].
+/// Whether a table has a name of [`name_of`].
 fn is_ours(table: &str) -> bool {
     let digits = table.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == 8 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
@@ -216,7 +215,7 @@ fn digest(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The links, their addresses and the routes.
+/// Creates the links, their addresses and the routes.
 async fn lay(
     switch: &Switch,
     near: &Handle,
@@ -289,9 +288,9 @@ async fn unlink(name: &str) -> Result<()> {
     }
 }
 
-/// All instances go out as one address: the machine knows no route to theirs, which all meshes share. Packets
-/// between instances pass here too; the kernel tracks no connection of theirs, which would cost time for every packet
-/// and could fill its table.
+/// Instances leave the mesh with one common address, because the machine has no route to their own ones, which all
+/// meshes share. Packets between instances pass here, too. They are excluded from connection tracking, which would cost
+/// time for each packet and could fill its table.
 fn inside_rules(subnet: &Subnet) -> String {
     let all = subnet.addresses(0);
     let within = |direction: &str| {
@@ -324,7 +323,7 @@ fn inside_rules(subnet: &Subnet) -> String {
     )
 }
 
-/// Outgoing traffic has the machine's own addresses; nothing else comes in.
+/// Outgoing traffic gets the machine's own addresses; nothing else may come in.
 fn outside_rules(name: &str, ends: &LinkEnds) -> String {
     let (v4, v6) = ends.far;
     let v6 = v6.map(|v6| format!("    oifname != \"{name}\" ip6 saddr {v6} masquerade\n"));
@@ -353,7 +352,7 @@ fn refused_by(chain: &str, name: &str) -> String {
 }
 
 impl LinkEnds {
-    /// The first pair, from `start` on, of whose addresses none is `taken`.
+    /// The first pair, from `start` on, whose addresses are not `taken`.
     fn free(start: u32, taken: &BTreeSet<u32>, ipv6: bool) -> Option<Self> {
         let free = |pair: &u32| {
             let first = u32::from(RANGE) + pair * 4;

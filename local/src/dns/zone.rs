@@ -209,9 +209,9 @@ impl Zone {
         Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
     }
 
-    /// The addresses of a service for a name outside of the mesh, in the namespace of a meshed client.
-    /// Services of other namespaces do not count: they would decide where the client connects and
-    /// which certificates it trusts. By the address the client's proxy knows which name was meant.
+    /// The VIPs of a service that represents a name outside of the mesh, in the namespace of a meshed client. Services of
+    /// other namespaces are ignored: otherwise they would decide where the client connects and which certificates it
+    /// trusts. The VIP tells the client's proxy which name was meant.
     fn outside_vips(&self, host: &str, client: IpAddr) -> Option<&Vec<IpAddr>> {
         let namespace = self.meshed.get(&client)?;
         let services = self.outside.get(host)?;

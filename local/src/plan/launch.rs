@@ -19,7 +19,7 @@ use super::settings::WorkloadSettings;
 use crate::credentials;
 use crate::{root, zone};
 
-/// What is started for an instance.
+/// How the processes of an instance are started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceLaunch {
     /// Program and arguments.
@@ -30,19 +30,19 @@ pub struct InstanceLaunch {
     pub environment_files: Vec<PathBuf>,
     /// Variables taken from the shell of `leno up`.
     pub inherited: Vec<String>,
-    /// The directory that is its root file system, absolute; `None`: this machine's own.
+    /// The directory that is its root file system, absolute; `None` if it uses this machine's.
     pub root: Option<PathBuf>,
-    /// Where it starts, absolute; in its root, where it has one.
+    /// Its working directory, absolute; inside its root file system, if it has one.
     pub directory: PathBuf,
-    /// What its identity names.
+    /// The service account in its identity.
     pub service_account: String,
     /// Whether it gets a proxy.
     pub meshed: bool,
     /// Whether its proxy serves clients of services, as their waypoint.
     pub waypoint: bool,
-    /// The group whose node proxy serves it; `None`: it has a proxy of its own, or none.
+    /// The group whose node proxy serves it; `None` if it has a proxy of its own, or none.
     pub group: Option<String>,
-    /// Where its proxy gets certificates.
+    /// The source of its proxy's certificates.
     pub certificates: CertificateOrigin,
     /// How its traffic is captured.
     pub capture: CaptureChoice,
@@ -50,42 +50,42 @@ pub struct InstanceLaunch {
     pub datagrams: Datagrams,
     /// The user and the group that it runs as.
     pub account: RunAs,
-    /// Files and directories that it sees at other places.
+    /// Files and directories that are mounted at other paths.
     pub volumes: Vec<BoundVolume>,
-    /// What it may use.
+    /// Its limits of CPU and memory.
     pub limits: ResourceLimits,
     /// Commands that run before it.
     pub init: Vec<Vec<String>>,
-    /// When it runs; `None`: always.
+    /// The schedule of its runs; `None` if it always runs.
     pub cron: Option<Timetable>,
-    /// When it is started again.
+    /// Whether it is restarted when it ends.
     pub restart: RestartPolicy,
     /// The signal that asks it to end.
     pub stop_signal: Signal,
     /// How long it may take to end; `None` is `leno up --grace`.
     pub grace: Option<Duration>,
-    /// What must have happened before it starts: workloads by namespace and name.
+    /// The conditions that must be satisfied before it starts, by namespace and name of the workloads.
     pub depends_on: BTreeMap<(String, String), DependencyCondition>,
-    /// Whether it takes traffic; `None`: once it listens.
+    /// Decides whether it takes traffic; `None` if that depends on its listening ports.
     pub readiness: Option<InstanceProbe>,
-    /// Whether it lives.
+    /// Decides whether it is alive.
     pub liveness: Option<InstanceProbe>,
 }
 
-/// Where a proxy gets certificates.
+/// The source of a proxy's certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CertificateOrigin {
-    /// As the options of `leno up` have it.
+    /// The default by the options of `leno up`.
     #[default]
     Unset,
-    /// Of the control plane.
+    /// The control plane.
     ControlPlane,
-    /// Of a SPIFFE Workload API.
+    /// A SPIFFE Workload API.
     WorkloadApi(WorkloadApiAddress),
 }
 
 impl CertificateOrigin {
-    /// The Workload API, where `default` holds if documents do not say.
+    /// The address of the Workload API; `default` applies if documents set nothing.
     #[must_use]
     pub fn workload_api<'a>(
         &'a self,
@@ -99,81 +99,81 @@ impl CertificateOrigin {
     }
 }
 
-/// A schedule, with its time zone as this machine has it.
+/// A schedule with its time zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timetable {
-    /// As the document has it.
+    /// The schedule from the document.
     pub cron: Cron,
     /// The zone of its times.
     pub zone: TimeZone,
 }
 
-/// A user and a group, by name or number; `None` is that of the caller of `leno up`.
+/// A user and a group, by name or number; `None` means that of the caller of `leno up`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunAs {
     /// The user.
     pub user: Option<String>,
     /// The group.
     pub group: Option<String>,
-    /// The root file system that has their names; `None`: this machine.
+    /// The root file system that defines their names; `None` for this machine.
     pub root: Option<PathBuf>,
 }
 
-/// A file or directory that is bound to another place.
+/// A file or directory that is mounted at another path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoundVolume {
     /// The file or directory, absolute.
     pub from: PathBuf,
-    /// The place, absolute.
+    /// The mount point, absolute.
     pub onto: PathBuf,
-    /// Whether it may not be written to there.
+    /// Whether it is mounted read-only.
     pub read_only: bool,
 }
 
-/// Whether an instance is well.
+/// A probe of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceProbe {
-    /// How that is asked.
+    /// The kind of the probe.
     pub question: ProbeQuestion,
-    /// From the start of the process to the first probe.
+    /// The time from the start of the process to the first probe.
     pub delay: Duration,
-    /// Between two probes.
+    /// The time between two probes.
     pub period: Duration,
     /// How long an answer may take.
     pub timeout: Duration,
-    /// Successes in a row that make it well again.
+    /// Successes in a row after which the probe counts as succeeded.
     pub successes: u32,
-    /// Failures in a row that count.
+    /// Failures in a row after which the probe counts as failed.
     pub failures: u32,
 }
 
-/// How an instance is asked.
+/// The kinds of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeQuestion {
-    /// By a request.
+    /// An HTTP request.
     Http {
         /// The application's port.
         port: u16,
         /// Path and query.
         path: String,
-        /// Headers beside those that every request has.
+        /// Additional headers.
         headers: Vec<(String, String)>,
     },
-    /// By a call of the health service.
+    /// A call of the gRPC health service.
     Grpc {
         /// The application's port.
         port: u16,
-        /// The service that is asked for.
+        /// The service in the request.
         service: String,
     },
-    /// By a connection to a port.
+    /// A connection to a port.
     Tcp(u16),
-    /// By a command.
+    /// A command.
     Exec(Vec<String>),
 }
 
 impl InstanceLaunch {
-    /// Where this machine has what the application sees at an absolute path, volumes left out.
+    /// The path on this machine of an absolute path of the application, ignoring volumes.
     #[must_use]
     pub fn inside(&self, path: &Path) -> PathBuf {
         match &self.root {
@@ -184,7 +184,7 @@ impl InstanceLaunch {
 }
 
 impl Draft<'_> {
-    /// What is started for each instance of a workload.
+    /// How each instance of a workload is started.
     pub(super) fn launch(
         &mut self,
         located: &Located<Object>,
@@ -236,7 +236,7 @@ impl Draft<'_> {
             init: spec.init.iter().map(|init| init.command.clone()).collect(),
             cron,
             restart: spec.restart,
-            // Every name that documents may have is one of Linux.
+            // Documents can only have names of Linux signals.
             stop_signal: signal.and_then(Result::ok).unwrap_or(Signal::SIGTERM),
             grace: spec.stop_grace_period.map(|grace| grace.0),
             depends_on: super::depends::wanted(workload),
@@ -245,7 +245,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The schedule of a workload; a time zone that this machine does not have is a problem.
+    /// The schedule of a workload; reports a time zone that this machine does not have.
     fn timetable(&mut self, located: &Located<Object>, cron: Option<&Cron>) -> Option<Timetable> {
         let cron = cron?;
         let zone = zone::named(cron.time_zone.as_deref()).unwrap_or_else(|reason| {
@@ -256,7 +256,7 @@ impl Draft<'_> {
     }
 }
 
-/// A probe with its port as a number; `None` for one that documents may not have.
+/// A probe with its port as a number; `None` if the document is invalid.
 fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<InstanceProbe> {
     let port = |port: &PortRef| match port {
         PortRef::Number(number) => Some(*number),
@@ -287,7 +287,7 @@ fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<Instan
     })
 }
 
-/// A path that a document names: relative to the directory of its file.
+/// A path in a document, which is relative to the directory of the file.
 fn beside(file: &str, wanted: &str) -> PathBuf {
     let base = match file {
         STDIN => Path::new("."),
@@ -295,7 +295,7 @@ fn beside(file: &str, wanted: &str) -> PathBuf {
     };
     let path = base.join(wanted);
     let absolute = std::path::absolute(&path).unwrap_or(path);
-    // Without the `.` that joining leaves, so that messages read well.
+    // Drops the `.` that joining leaves, for better messages.
     absolute.components().collect()
 }
 

@@ -1,5 +1,4 @@
-//! What the control plane reads: the documents with everything filled in that a cluster would have
-//! filled in.
+//! The input of the control plane: the documents, with the fields filled in that a cluster would fill in.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,7 +27,7 @@ impl Plan {
         documents.join("---\n")
     }
 
-    /// The same as objects.
+    /// The same content as objects.
     #[must_use]
     pub fn objects(&self, ready: &ReadyInstances) -> Vec<Object> {
         let mut objects: Vec<Object> = self.others.clone();
@@ -47,7 +46,7 @@ impl Plan {
             };
             let mut instances: Vec<&PlannedInstance> =
                 self.instances.values().filter(of_workload).collect();
-            // By number: web-10 comes after web-9.
+            // Sorted by number, so that web-10 comes after web-9.
             instances.sort_by_key(|instance| (instance.name.name.len(), instance.name.clone()));
             let status = |instance: &&PlannedInstance| InstanceStatus {
                 name: instance.name.name.to_string(),
@@ -64,9 +63,8 @@ impl Plan {
         objects
     }
 
-    /// The slices of a service's own endpoints: one for each family and each set of port numbers,
-    /// because named ports may differ from workload to workload. A port that is open in one family alone is
-    /// in the slices of that one.
+    /// The slices of a service's own endpoints: one for each family and each set of port numbers, because named ports
+    /// may differ between workloads. A port that is open in only one family is only in the slices of that one.
     fn slices_of(
         &self,
         name: &ServiceName,
@@ -118,7 +116,7 @@ impl Plan {
     }
 }
 
-/// An address family, which a slice has one of.
+/// An address family; each slice has only one.
 #[derive(Clone, Copy)]
 enum Family {
     V4,

@@ -14,7 +14,7 @@ use super::Draft;
 /// `clusterIP` of a headless service.
 const HEADLESS: &str = "None";
 
-/// A service with everything that Kubernetes would add to it.
+/// A service with the fields that Kubernetes would fill in.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedService {
     /// The document, with VIPs and protocols filled in.
@@ -23,7 +23,7 @@ pub(super) struct PlannedService {
     pub(super) vips: Vec<IpAddr>,
     /// The instances behind it.
     pub(super) endpoints: Vec<PlannedEndpoint>,
-    /// Whether endpoints that are not ready are listed too.
+    /// Whether endpoints that are not ready are listed as well.
     pub(super) lists_unready: bool,
 }
 
@@ -35,19 +35,19 @@ pub(super) struct PlannedEndpoint {
     pub(super) ports: Vec<Option<u16>>,
 }
 
-/// What the documents say about a service's VIPs.
+/// Which VIPs the documents request for a service.
 enum VipRequest {
     Headless,
     Vips { given: Vec<IpAddr>, v4: bool, v6: bool },
 }
 
 impl PlannedService {
-    /// Whether the instance is behind it.
+    /// Whether the instance is one of its endpoints.
     pub(super) fn serves(&self, instance: &InstanceName) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.instance == *instance)
     }
 
-    /// What it is another name for.
+    /// The name that it is an alias of.
     pub(super) fn external_name(&self) -> Option<&str> {
         let spec = self.object.spec.as_ref().filter(|spec| is_alias(spec))?;
         spec.external_name.as_deref()
@@ -59,7 +59,7 @@ impl PlannedService {
 }
 
 impl Draft<'_> {
-    /// Adds every service, given or implied by a workload with ports.
+    /// Adds all services: those in documents, and those that workloads with ports imply.
     pub(super) fn add_services(&mut self) {
         let documents = self.documents;
         let mut found: Vec<(ServiceName, &Located<Object>, ServiceObject)> = Vec::new();
@@ -101,10 +101,10 @@ impl Draft<'_> {
         }
     }
 
-    /// Reads `clusterIP`, `clusterIPs` and the families.
+    /// Reads `clusterIP`, `clusterIPs` and the address families.
     fn wanted(&mut self, located: &Located<Object>, object: &ServiceObject) -> VipRequest {
         let spec = object.spec.clone().unwrap_or_default();
-        // An alias without ports is one in DNS only.
+        // Without ports it is only an alias in DNS.
         if is_alias(&spec) && spec.ports.as_ref().is_none_or(Vec::is_empty) {
             return VipRequest::Headless;
         }
@@ -149,7 +149,7 @@ impl Draft<'_> {
         VipRequest::Vips { given, v4, v6 }
     }
 
-    /// Gives every service that wants VIPs its own: those asked for, others from the range.
+    /// Assigns VIPs to every service that wants them: the requested ones, or others from the range.
     fn vips(
         &mut self,
         names: &[&ServiceName],
@@ -199,7 +199,7 @@ impl Draft<'_> {
         Some(vips)
     }
 
-    /// Completes a service: VIPs, endpoints, protocols of ports.
+    /// Completes a service: its VIPs, endpoints, and the protocols of its ports.
     fn service(
         &mut self,
         located: &Located<Object>,
@@ -270,8 +270,8 @@ impl Draft<'_> {
     }
 }
 
-/// Where a port of a service leads on a workload: the number, and the workload's own declaration of
-/// it. None when the workload has no port of that name.
+/// The target of a service's port on a workload: the number, and the workload's declaration of it. `None` if the
+/// workload has no port with that name.
 type Target<'a> = (u16, Option<&'a WorkloadPort>);
 
 fn target<'a>(port: &ServicePort, workload: &'a Workload) -> Option<Target<'a>> {
@@ -292,7 +292,7 @@ fn target<'a>(port: &ServicePort, workload: &'a Workload) -> Option<Target<'a>> 
     }
 }
 
-/// A service that does not say what a port carries takes it from its workloads, if they agree.
+/// Sets the protocol of a port that has none to that of its workloads, if they agree.
 fn fill_protocol(port: &mut ServicePort, targets: &[Target<'_>]) {
     if port.app_protocol.is_some() {
         return;
@@ -309,24 +309,24 @@ fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<PlannedEndpoint>
         ports.iter().map(|port| target(port, workload).map(|(number, _)| number)).collect();
     let endpoint = |index| {
         let name = workload.instance_name(index);
-        // A name that is no name has been reported with its workload.
+        // An invalid name was reported with its workload.
         let instance = InstanceName::new(&workload.metadata.namespace, &name).ok()?;
         Some(PlannedEndpoint { instance, ports: ports.clone() })
     };
     (0..workload.spec.replicas).filter_map(endpoint).collect()
 }
 
-/// Whether a service is another name for one outside of the mesh.
+/// Whether a service is an alias of a name outside of the mesh or of another service.
 fn is_alias(spec: &ServiceSpec) -> bool {
     spec.type_.as_deref() == Some("ExternalName")
 }
 
-/// An empty selector selects nothing: the service's endpoints are given.
+/// An empty selector selects nothing: the documents have the service's endpoints.
 fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// The service of a workload that has ports and no service of its name.
+/// The service that is implied by a workload with ports and without a service of its name.
 fn implied(workload: &Workload) -> ServiceObject {
     let transport = |port: &WorkloadPort| match port.protocol() {
         Protocol::Udp => "UDP",

@@ -1,4 +1,4 @@
-//! What labels and annotations say: on the workload first, then on its namespace.
+//! The settings in labels and annotations: those of a workload take precedence over those of its namespace.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use leno_types::{Datagrams, Egress, MtlsMode};
 
 use super::{CertificateOrigin, PlanDefaults};
 
-/// What holds for one workload.
+/// The settings of one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WorkloadSettings {
     pub(super) meshed: bool,
@@ -28,23 +28,23 @@ pub(super) struct WorkloadSettings {
     pub(super) flows: FlowMetricsSource,
     pub(super) flow_budget: Option<CpuBudget>,
     pub(super) certificates: CertificateOrigin,
-    /// How its application reads paths, as it is written.
+    /// How its application interprets paths, as written in the document.
     pub(super) paths: Option<String>,
-    /// In node mode, which instances share a proxy's process.
+    /// In node mode, which instances share its proxy's process.
     pub(super) share: Option<ProcessSharing>,
-    /// In node mode, how long it is busy before it gets a process of its own, if that is said; `None` in it: it gets none.
+    /// In node mode, how long it must be busy before it gets a process of its own, if set; `Some(None)` turns that off.
     pub(super) promote_after: Option<Option<Duration>>,
-    /// Which datagrams its proxy carries, as far as annotations and labels say it.
+    /// Which datagrams its proxy carries, if annotations or labels set it.
     pub(super) datagrams: Option<Datagrams>,
 }
 
-/// Where proxies run: the value of `leno.dev/mode`.
+/// Whether proxies are sidecars or node proxies: the value of `leno.dev/mode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// One for each instance, beside it.
+    /// One proxy for each instance, beside it.
     #[default]
     Sidecar,
-    /// In processes that instances share.
+    /// Proxies that several instances share.
     Node,
 }
 
@@ -60,8 +60,8 @@ impl FromStr for ProxyMode {
     }
 }
 
-/// The sizes of the table of flows and of the ring of their changes. The table is one for all, so of several values the
-/// largest holds.
+/// The sizes of the table of flows and of the ring of their changes. All workloads share the table, so the largest of
+/// several values is used.
 pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
     let empty = BTreeMap::new();
     let annotations = documents.objects.iter().filter_map(|located| match &located.value {
@@ -74,7 +74,7 @@ pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
     (largest(FLOW_MAP_SIZE_ANNOTATION), largest(FLOW_RING_SIZE_ANNOTATION))
 }
 
-/// Values of parsed documents were checked, so one that cannot be read counts as nothing said.
+/// The values were validated when the documents were parsed, so an invalid one counts as not set.
 pub(super) fn of(
     documents: &Documents,
     workload: &Workload,

@@ -14,7 +14,7 @@ use super::{CertificateOrigin, Draft, InstanceLaunch, PlannedInstance, settings}
 use crate::log::OWN_NAMES;
 
 impl Draft<'_> {
-    /// Adds every instance of every workload.
+    /// Adds all instances of all workloads.
     pub(super) fn add_workloads(&mut self) {
         let documents = self.documents;
         let workloads = documents.objects.iter().filter_map(|located| match &located.value {
@@ -66,7 +66,8 @@ impl Draft<'_> {
         false
     }
 
-    /// A Workload API finds out by its process which workload calls, and a node proxy is one process for several.
+    /// Reports a Workload API for proxies in node mode: it identifies the workload by the process that calls, but a
+    /// node proxy serves several workloads.
     fn check_certificates(
         &mut self,
         located: &Located<Object>,
@@ -113,7 +114,7 @@ impl Draft<'_> {
         self.plan.workloads.push(resolved);
 
         let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
-        // A waypoint has a proxy of its own.
+        // A waypoint always has a proxy of its own.
         let share = settings.share.filter(|_| settings.meshed && !launch.waypoint);
         let group = |name: &InstanceName| Some(share?.group(name, &launch.service_account));
         let mut instances = Vec::new();
@@ -148,7 +149,7 @@ impl Draft<'_> {
     }
 }
 
-/// The ports of TCP, which show whether the program is ready.
+/// The TCP ports, which show whether the program is ready.
 fn listening(workload: &Workload) -> Vec<u16> {
     let ports = workload.spec.ports.iter().filter(|port| port.protocol() != Protocol::Udp);
     ports.map(|port| port.port).collect()

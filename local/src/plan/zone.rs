@@ -11,7 +11,7 @@ use super::{Plan, ReadyInstances};
 use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
 
 impl Plan {
-    /// The names of all services. Only instances in `ready`, which take traffic, are among their endpoints.
+    /// The names of all services. Only instances in `ready`, which take traffic, are included as endpoints.
     #[must_use]
     pub fn zone(&self, ready: &ReadyInstances) -> Zone {
         let services = self.services.iter().map(|(name, service)| {
@@ -36,7 +36,7 @@ impl Plan {
             let instance = self.instances.get(&endpoint.instance)?;
             let families = ready.get(&instance.name);
             let listed = service.lists_unready || families.is_some();
-            // An address on which all ports are closed would only cost clients a try.
+            // Clients would try an address in vain if all ports are closed on it.
             let open = |address: &IpAddr| {
                 let mut ports = endpoint.ports.iter().flatten().peekable();
                 ports.peek().is_none()
@@ -84,12 +84,12 @@ fn port_name(name: Option<&str>, protocol: Option<&str>, port: Option<u16>) -> O
     })
 }
 
-/// A name as DNS clients ask for it: in lower case, without the final dot.
+/// A name as DNS clients query it: in lower case, without the final dot.
 fn host(text: &str) -> String {
     text.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// The names outside of the mesh that are the endpoints of a slice.
+/// The names outside of the mesh that are endpoints of a slice.
 fn hosts(slice: &EndpointSlice) -> impl Iterator<Item = String> {
     let endpoints = slice.endpoints.iter().flatten();
     endpoints.filter_map(|endpoint| endpoint.addresses.first().map(|text| host(text)))
@@ -102,8 +102,8 @@ fn belongs(slice: &EndpointSlice, service: &ServiceName) -> bool {
         && slice.metadata.namespace.as_deref() == Some(&*service.namespace)
 }
 
-/// The endpoints of a slice from the documents. One without a host name is named after its address, as
-/// in a cluster.
+/// The endpoints of a slice in the documents. An endpoint without a host name is named after its address, as in a
+/// cluster.
 fn given(slice: &EndpointSlice) -> Vec<EndpointNames> {
     let ports = slice.ports.iter().flatten().filter_map(|port| {
         let number = port.port.and_then(|number| u16::try_from(number).ok());

@@ -1,4 +1,4 @@
-//! What a mesh leaves on the machine, found by its names: for a mesh whose record is gone.
+//! Finds what a mesh has left on the machine by the names of objects, for a mesh whose record is lost.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns;
 
-/// The control group and the network namespaces of a mesh, with what is pinned under their names.
+/// The control group and the network namespaces of a mesh, and everything that is pinned under their names.
 pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
     let group = layout.cgroup(&leno_capture::cgroup2_root()?);
     let mut made = Vec::new();
@@ -17,7 +17,7 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
         made.push(MeshResource::Cgroup(group));
     }
     let switch = layout.switch_netns();
-    // No name of a mesh has a dot.
+    // The name of a mesh never contains a dot.
     let prefix = format!("{switch}.");
     let entries = fs::read_dir(netns::DIRECTORY).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -30,21 +30,23 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
     Ok(made)
 }
 
-/// The process that started the guard of a mesh. Only processes of root count: others could name any group.
+/// The process that started the guard of a mesh. Only processes of root are considered, because others could claim any
+/// group.
 pub(super) fn owner(layout: &Layout) -> Option<RecordedProcess> {
     let group = layout.cgroup(Path::new("/"));
     let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
     processes.filter(|process| guards(process, &group)).find_map(|guard| {
         let pid = parent(&guard)?;
         let owner = Path::new("/proc").join(pid.to_string());
-        // One that lost its owner belongs to another process now.
+        // A guard whose owner has ended has another parent process now.
         let same =
             fs::read_link(owner.join("exe")).ok()? == fs::read_link(guard.join("exe")).ok()?;
         (same && is_of_root(&owner)).then(|| RecordedProcess::find(pid))?
     })
 }
 
-/// Whether the process of this directory in `/proc` is the guard of the group, wherever the hierarchy is mounted.
+/// Whether the process of this directory in `/proc` is the guard of the group, at whatever path the hierarchy is
+/// mounted.
 fn guards(process: &Path, group: &Path) -> bool {
     let command = fs::read(process.join("cmdline")).unwrap_or_default();
     let mut arguments = command.split(|byte| *byte == 0).skip(1);

@@ -1,4 +1,4 @@
-//! From files to a plan, or to the reasons against it.
+//! From files to a plan, or to the reasons why it is rejected.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
     compose::load(files).map_err(|problems| refused(&problems))
 }
 
-/// Plans the documents of the files of a mesh; addresses of `before` are kept.
+/// Plans the documents of a mesh's files; addresses in `before` are kept.
 pub(super) fn plan(
     options: &UpOptions,
     documents: &Documents,
@@ -26,7 +26,7 @@ pub(super) fn plan(
 ) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
     if documents.objects.is_empty() && !before.instances.is_empty() {
-        // Most likely a program is about to write them: what runs is not ended for that.
+        // Probably a program is about to write them, so the running mesh is not ended.
         let down = command(&options.mesh, "down");
         return Err(Error::Documents(format!(
             "the files hold no document: `{down}` ends the mesh"
@@ -49,7 +49,7 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Refuses documents with errors, such as those that `leno analyze` exits with 1 for, where that is asked for.
+/// If the option is set, rejects documents with errors that `leno analyze` reports.
 pub(super) fn without_errors(
     options: &UpOptions,
     documents: &Documents,
@@ -64,7 +64,7 @@ pub(super) fn without_errors(
     if errors.is_empty() { Ok(()) } else { Err(Error::Documents(errors.join("\n"))) }
 }
 
-/// A line for each document that is none of Leno's.
+/// One line for each document that does not belong to Leno.
 pub(super) fn ignored(documents: &Documents) -> Vec<String> {
     let line = |ignored: &Located<IgnoredDocument>| {
         let Located { value, file, place } = ignored;

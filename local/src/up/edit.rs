@@ -1,4 +1,4 @@
-//! What an edit of the files changes, in words, and how far its replacements have come.
+//! Describes what an edit of the files changes, and how far its replacements have come.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Instant, SystemTime};
@@ -11,20 +11,20 @@ use crate::status::FileEdit;
 /// Most objects that an edit names one by one.
 const MAX_NAMED: usize = 20;
 
-/// The objects of the documents that run, to compare an edit with.
+/// The objects of the running documents, for comparison with an edit.
 pub(super) type RunningObjects = BTreeMap<ObjectKey, Object>;
 
-/// What becomes of one instance because of an edit.
+/// The effect of an edit on one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EditEffect {
     Starts,
     Replaced,
-    /// It goes to another proxy, and on.
+    /// It moves to another proxy, and keeps running.
     Moves,
     Ends,
 }
 
-/// An instance that an edit concerns.
+/// An instance that an edit affects.
 #[derive(Clone, Debug)]
 pub(super) struct AffectedInstance {
     pub(super) name: InstanceName,
@@ -49,7 +49,7 @@ pub(super) fn objects(documents: &Documents) -> RunningObjects {
     keyed.collect()
 }
 
-/// One line for each object that differs, with what becomes of the instances.
+/// One line for each changed object, with the effect on instances.
 pub(super) fn changes(
     before: &RunningObjects,
     after: &RunningObjects,
@@ -79,7 +79,7 @@ pub(super) fn changes(
     lines
 }
 
-/// An edit at this moment.
+/// An edit at the present time.
 pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> FileEdit {
     lines.truncate(MAX_NAMED + 1);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -87,7 +87,7 @@ pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> FileEdit {
     FileEdit { at_unix_ms, refused, lines }
 }
 
-/// What becomes of the instances that an object is about.
+/// The effect on the instances of an object.
 fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
     let concerned = |one: &&AffectedInstance| match key.kind {
         Kind::Workload => *one.name.namespace == *key.namespace && one.workload == key.name,
@@ -123,7 +123,7 @@ fn effects(key: &ObjectKey, affected: &[AffectedInstance]) -> String {
 }
 
 impl Replacements {
-    /// Takes in what an edit replaces.
+    /// Records the instances that an edit replaces.
     pub(super) fn begin(&mut self, affected: &[AffectedInstance], now: Instant) {
         for one in affected.iter().filter(|one| one.effect == EditEffect::Replaced) {
             let key = (one.name.namespace.to_string(), one.workload.clone());
@@ -136,8 +136,8 @@ impl Replacements {
         }
     }
 
-    /// What to say now that the instances are as `state` has it: `None` for one that is no longer
-    /// wanted, else whether it is replaced and takes traffic.
+    /// What to print, by the present instances: `state` returns `None` for an instance that is no longer wanted, else
+    /// whether it was replaced and whether it takes traffic.
     pub(super) fn proceed(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What there is before any instance: control group, bridge, DNS, certificate authority.
+//! Creates what the mesh needs before any instance: control group, bridge, DNS, certificate authority.
 
 use std::cell::RefCell;
 use std::io;
@@ -34,18 +34,18 @@ use crate::uplink;
 /// The port of DNS.
 const DNS: u16 = 53;
 
-/// What was laid.
+/// The foundation of a mesh.
 pub(super) struct MeshFoundation {
     guard: MeshGuard,
     hierarchy: PathBuf,
     switch: Switch,
     flows: Accounting,
     proxy: proxy::MeshProxySettings,
-    /// DNS answers from it, and ends with it.
+    /// The zone that DNS answers from. DNS ends when this is dropped.
     zone: watch::Sender<Arc<Zone>>,
     hung: Arc<HungProxies>,
     environment: Environment,
-    /// What the operator should know, a line each.
+    /// Notes for the operator, one per line.
     pub(super) notes: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct InstanceContext {
     pub(super) descriptors: DescriptorLimit,
 }
 
-/// Lays it; what was made before a failure is in the record.
+/// Creates it. If that fails, what was created is in the record.
 pub(super) async fn lay(
     options: &UpOptions,
     (subnet, flows): (Subnet, LedgerSettings),
@@ -91,7 +91,7 @@ pub(super) async fn lay(
     }
     let zone = serve_dns(&switch, upstreams, lookups)?;
     let tokens = MeshTokens::prepare(layout)?;
-    // Made here and not by the controller, so that no proxy has to wait for the roots.
+    // Created here and not by the controller, so that no proxy has to wait for the roots.
     let issuer = options.issuer.as_deref();
     let authority = Authority::open(&layout.control(), issuer, tokens.trust_domain());
     let authority = authority.map_err(io::Error::other).attempt(|| {
@@ -122,7 +122,7 @@ pub(super) async fn lay(
 }
 
 impl MeshFoundation {
-    /// What all instances share, and where the names of DNS go.
+    /// The state that all instances share, and the sender of DNS zones.
     pub(super) fn mesh(
         self,
         options: &UpOptions,
@@ -154,7 +154,8 @@ impl MeshFoundation {
     }
 }
 
-/// Who gets metrics of proxies: also this process and those who ask as `leno stat` does, from the gateway. None for all.
+/// The addresses that may request metrics of proxies. They include the gateway, which this process and `leno stat` use.
+/// Empty if all may.
 fn scrapers(options: &UpOptions, switch: &Switch) -> String {
     let given = options.scrape_from.iter().map(ToString::to_string);
     let own = switch.subnet().gateway();

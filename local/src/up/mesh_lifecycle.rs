@@ -1,4 +1,4 @@
-//! A mesh from its first instance to its end.
+//! The life of a mesh, from its first instance to its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -37,28 +37,28 @@ use crate::record;
 use crate::status::{FileEdit, FileMistake, InstancePhase, InstanceStatus, MeshStatus};
 use crate::watch::WatchedFiles;
 
-/// Between the removal of an endpoint and the end of its application: the control plane tells the
-/// proxies within milliseconds.
+/// The time between the removal of an endpoint and the end of its application: the control plane informs the proxies
+/// within milliseconds.
 const NOTICE: Duration = Duration::from_millis(300);
-/// How long after the grace proxies may take, and the removal of an instance.
+/// How long after the grace period proxies and the removal of an instance may take.
 const LATE: Duration = Duration::from_secs(6);
 /// The pause before a failed write is tried again: an operator may have to clear a full `/run` first.
 const REWRITE: Duration = Duration::from_secs(1);
 /// How often it is checked that the guard runs and the files of the mesh are there.
 const LOOK: Duration = Duration::from_secs(1);
-/// Most edits that are remembered here; the observer keeps those of a day, and looks every few seconds.
+/// Most edits that are kept here. The observer keeps those of a day, and reads them every few seconds.
 const MAX_EDITS: usize = 32;
 
-/// A mesh while it runs.
+/// A running mesh.
 pub(super) struct MeshLifecycle<'a> {
     options: &'a UpOptions,
     files: WatchedFiles,
     mesh: Rc<MeshContext>,
     plan: Plan,
-    /// What the plan was made from.
+    /// The objects that the plan was made from.
     objects: RunningObjects,
     replacements: Replacements,
-    /// Instances to start again although the plan wants them as they are.
+    /// Instances that must be restarted although the plan has not changed them.
     restarts: BTreeSet<InstanceName>,
     orders: mpsc::Receiver<orders::ReceivedOrder>,
     publisher: Publisher,
@@ -68,7 +68,7 @@ pub(super) struct MeshLifecycle<'a> {
     controller: Option<Controller>,
     controller_changed: Rc<Notify>,
     observer: Option<Observer>,
-    /// The control plane ends last, so that no proxy misses it.
+    /// Stops the control plane, which ends last, so that proxies have it until they end.
     controller_stop: watch::Sender<StopStage>,
     stop: StopStage,
     refused_edit: Option<String>,
@@ -76,7 +76,7 @@ pub(super) struct MeshLifecycle<'a> {
     edits: Vec<FileEdit>,
     /// The last attempt to write failed.
     unwritten: bool,
-    /// The text that was written last: an equal one is not written again.
+    /// The text that was last written; it is not written again if it has not changed.
     rendered: String,
     begun: Instant,
     announced: bool,
@@ -122,7 +122,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Starts everything, then takes in changes and edits until a signal comes.
+    /// Starts everything, then handles changes and edits until a signal arrives.
     pub(super) async fn serve(
         &mut self,
         plan: Plan,
@@ -159,7 +159,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Starts the guard again where it has ended, and writes files again that were removed by others.
+    /// Restarts the guard if it has ended, and rewrites files that were removed by other programs.
     fn mend(&mut self) {
         if let Some(report) = self.mesh.guard.revive() {
             self.say(&report);
@@ -182,8 +182,8 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Makes `plan` the one that runs: ends what it does not want, starts what is new, and what is
-    /// wanted in another way is started again, one after the other.
+    /// Makes `plan` the running one: ends instances that it does not have, starts new ones, and restarts changed ones
+    /// one after the other.
     async fn adopt(&mut self, plan: Plan, documents: &Documents) -> Result<()> {
         self.mistakes = analysis::mistakes(documents, &plan);
         for mistake in &self.mistakes {
@@ -202,7 +202,7 @@ impl<'a> MeshLifecycle<'a> {
         self.publisher.follow(&self.published(&self.ready()));
         if let Err((address, error)) = listening {
             let error = self.unpublished(address, &error);
-            // Before the first instance it ends the mesh; an edit goes on without the port.
+            // At the start it ends the mesh. After an edit the mesh continues without the port.
             if self.lives.is_empty() {
                 return Err(error);
             }
@@ -249,7 +249,7 @@ impl<'a> MeshLifecycle<'a> {
         Ok(())
     }
 
-    /// Continues an edit that is under way, and publishes the status.
+    /// Continues an edit that is in progress, and publishes the status.
     fn proceed(&mut self) {
         let member = |instance: &crate::plan::PlannedInstance| {
             let life = self.lives.get(&instance.name);
@@ -264,11 +264,11 @@ impl<'a> MeshLifecycle<'a> {
         };
         let members: Vec<RollingInstance> = self.plan.instances.values().map(member).collect();
         self.end_instances(rolling::next(&members));
-        // What ends is no endpoint any more before it ends.
+        // Instances are removed from the endpoints before they end.
         self.publish();
     }
 
-    /// Ends instances after the time that proxies need to hear of it.
+    /// Ends instances after the time that proxies need to be informed.
     fn end_instances(&mut self, names: Vec<InstanceName>) {
         for name in names {
             let Some(life) = self.lives.get_mut(&name).filter(|life| !life.ending) else {
@@ -283,7 +283,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Takes in a change and those that came with it.
+    /// Handles a change and those that are queued after it.
     fn take_in(&mut self, name: &InstanceName, change: InstanceChange, received: &mut Changes) {
         self.change(name, change);
         while let Ok((name, change)) = received.try_recv() {
@@ -301,7 +301,7 @@ impl<'a> MeshLifecycle<'a> {
         }
         self.lives.remove(name);
         self.restarts.remove(name);
-        // Ended by an edit that starts it in another way.
+        // It was ended by an edit, which starts it with new settings.
         if self.stop == StopStage::No
             && let Some(instance) = self.plan.instances.get(name)
         {
@@ -314,8 +314,8 @@ impl<'a> MeshLifecycle<'a> {
         ready.map(|(name, life)| (name.clone(), life.families.clone())).collect()
     }
 
-    /// Tells the control plane, DNS and the other commands how things are. What cannot be written is
-    /// tried again: the mesh lives on with what was written before.
+    /// Publishes the state for the control plane, DNS and the other commands. What cannot be written is tried again;
+    /// until then the earlier state is used.
     fn publish(&mut self) {
         let written = self.write();
         if let Err(error) = &written
@@ -428,7 +428,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Takes an edit of the files, or says why not and leaves everything as it is.
+    /// Applies an edit of the files, or prints why it is rejected and changes nothing.
     async fn edited(&mut self) {
         let read = documents::load(&self.options.files).and_then(|new| {
             let plan = documents::plan(self.options, &new, self.defaults, &self.plan)?;
@@ -457,7 +457,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// Keeps an edit for those that ask when what changed.
+    /// Keeps an edit for readers of the status.
     fn remember(&mut self, edit: FileEdit) {
         if self.edits.len() == MAX_EDITS {
             self.edits.remove(0);
@@ -465,7 +465,7 @@ impl<'a> MeshLifecycle<'a> {
         self.edits.push(edit);
     }
 
-    /// What becomes of the instances when `plan` is adopted.
+    /// The effect of adopting `plan` on the instances.
     fn affected(&self, plan: &Plan) -> Vec<AffectedInstance> {
         let of = |instance: &crate::plan::PlannedInstance, effect| AffectedInstance {
             name: instance.name.clone(),
@@ -511,9 +511,9 @@ impl<'a> MeshLifecycle<'a> {
         Ok(())
     }
 
-    /// Has the next process of each proxy take over, of the program that is installed now.
+    /// Replaces the process of each proxy by one of the installed program, which takes over.
     fn upgrade_proxies(&mut self) -> Result<(), String> {
-        // Else each instance would say it by itself, and all of them would wait.
+        // Otherwise each instance would report it, and all of them would wait.
         for name in ["leno-proxy", "leno-broker"] {
             Program::prepare(&self.mesh.layout, name).map_err(|error| error.chain())?;
         }
@@ -529,12 +529,12 @@ impl<'a> MeshLifecycle<'a> {
         self.say(&format!(
             "the proxies of {instances} are replaced, each by a process that takes over"
         ));
-        // The command waits for the revision that it reads there.
+        // The command waits for the revision in the status file.
         self.publish();
         Ok(())
     }
 
-    /// Says how far the replacements of an edit have come.
+    /// Prints how far the replacements of an edit have come.
     fn count_replaced(&mut self) {
         let (plan, lives, restarts) = (&self.plan, &self.lives, &self.restarts);
         let state = |name: &InstanceName| {
@@ -551,7 +551,7 @@ impl<'a> MeshLifecycle<'a> {
 
     fn greet(&self, plan: &Plan) {
         for instance in plan.instances.values() {
-            // Known now, so that the first lines are as wide as the last.
+            // Reserved now, so that the first lines are as wide as the last ones.
             self.mesh.output.reserve(&instance::longest_label(instance));
         }
         let mesh = self.mesh.layout.mesh();
@@ -569,7 +569,7 @@ impl<'a> MeshLifecycle<'a> {
         self.say(&format!("mesh {mesh}: {instances}, {services}, {capture}"));
     }
 
-    /// Says once that everything takes traffic, has completed, or has a schedule.
+    /// Prints once that all instances take traffic, have completed, or have a schedule.
     fn announce(&mut self) {
         let ready = self.ready().len();
         let of = |phase| self.lives.values().filter(|life| life.phase == phase).count();
@@ -589,7 +589,7 @@ impl<'a> MeshLifecycle<'a> {
         }
     }
 
-    /// How far each workload has come.
+    /// The stage of each workload.
     fn stages(&self) -> WorkloadStages {
         let mut stages = WorkloadStages::new();
         for instance in self.plan.instances.values() {
@@ -611,11 +611,11 @@ impl<'a> MeshLifecycle<'a> {
         self.mesh.output.say(text);
     }
 
-    /// Ends everything in order, and at once when a second signal comes: applications, proxies, the
-    /// control plane, and then what they stood on.
+    /// Ends everything in order: applications, proxies, the control plane, and then the foundation. A second signal
+    /// ends everything at once.
     ///
     /// # Errors
-    /// When something is left; `leno cleanup` and the next run remove it.
+    /// When something is left over; `leno cleanup` and the next run remove it.
     pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) -> Result<()> {
         self.say("stopping; once more to stop at once");
         let graces = self.lives.values().filter_map(|life| life.instance.launch.grace);
@@ -640,10 +640,10 @@ impl<'a> MeshLifecycle<'a> {
         }
         self.reach(StopStage::Now);
         let lives = std::mem::take(&mut self.lives);
-        // Changes are not read any more: the tasks must not wait for room.
+        // Changes are no longer read, and the tasks must not wait for room in the queue.
         received.close();
         for life in lives.into_values() {
-            // A task that panicked has left what the removal of the whole mesh takes.
+            // What a panicked task has left is removed with the mesh.
             let _ = tokio::time::timeout(LATE, life.task).await;
         }
         raise(&self.controller_stop, StopStage::All);
@@ -654,7 +654,7 @@ impl<'a> MeshLifecycle<'a> {
             observer.ended().await;
         }
         drop(self.zone);
-        // With it the last outputs that are not tasks'.
+        // This drops the last outputs that do not belong to tasks.
         drop(self.publisher);
         let cleanup = command(self.mesh.layout.mesh(), "cleanup");
         let Ok(mesh) = Rc::try_unwrap(self.mesh) else {
@@ -664,7 +664,7 @@ impl<'a> MeshLifecycle<'a> {
         mesh.flows.end();
         let left = |error: Error| Error::Refused(format!("{}: run `{cleanup}`", error.chain()));
         let removed = mesh.record.into_inner().remove_all().map_err(left);
-        // Its group is gone now, unless something is left in it.
+        // The control group is gone now, unless something is left in it.
         drop(mesh.guard);
         removed
     }
@@ -675,7 +675,7 @@ impl<'a> MeshLifecycle<'a> {
     }
 }
 
-/// The absolute path of a file; `-`, standard input, stays as it is.
+/// The absolute path of a file; `-` for standard input is kept.
 fn absolute(file: &PathBuf) -> PathBuf {
     match file.as_os_str() == leno_resources::STDIN {
         true => file.clone(),

@@ -1,5 +1,5 @@
-//! In which order instances are started again after an edit: one of a workload at a time, and only
-//! while all others of it take traffic, so that no client finds the workload gone.
+//! The order in which instances are restarted after an edit: one of a workload at a time, and only while all its other
+//! instances take traffic, so that the workload is always available.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ pub(super) struct RollingInstance {
     pub(super) workload: String,
     /// It takes traffic, or has completed.
     pub(super) settled: bool,
-    /// It is on its way to its end.
+    /// It is ending.
     pub(super) ending: bool,
-    /// It was started in another way than is wanted now.
+    /// Its settings have changed since it was started.
     pub(super) outdated: bool,
 }
 
-/// The instances to end now, so that they are started as is wanted.
+/// The instances to end now, so that they are restarted with new settings.
 pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
     let mut workloads: BTreeMap<(&str, &str), Vec<&RollingInstance>> = BTreeMap::new();
     for member in members {
@@ -28,7 +28,7 @@ pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
     let mut ended = Vec::new();
     for members in workloads.into_values() {
         let outdated = |member: &&&RollingInstance| member.outdated && !member.ending;
-        // No client misses one that takes no traffic.
+        // Instances that take no traffic can be restarted at any time.
         let idle = members.iter().filter(outdated).filter(|member| !member.settled);
         ended.extend(idle.map(|member| member.name.clone()));
         if members.iter().all(|member| member.settled) {
@@ -42,7 +42,7 @@ pub(super) fn next(members: &[RollingInstance]) -> Vec<InstanceName> {
 mod tests {
     use super::*;
 
-    /// Members of one workload: `r`eady, `w`aiting or `e`nding; in capitals, outdated.
+    /// Members of one workload: `r`eady, `w`aiting or `e`nding; capitals mark outdated ones.
     fn ended(states: &str) -> Vec<usize> {
         let member = |(index, state): (usize, char)| RollingInstance {
             name: InstanceName::new("shop", &format!("web-{index}")).unwrap(),

@@ -1,8 +1,8 @@
-//! Forwarding of IPv4 in the namespace of the calling thread, and what the kernel changes beside it.
+//! IPv4 forwarding in the namespace of the calling thread, and the settings that the kernel changes with it.
 //!
-//! A change of `ip_forward` sets `conf/all/accept_redirects` to the contrary, and the forwarding of new and of
-//! every present interface to the same. Off again is so not what was there before: a machine that listened to
-//! no redirects would, and an interface that alone forwarded would not.
+//! When `ip_forward` changes, the kernel sets `conf/all/accept_redirects` to the opposite, and the forwarding of all
+//! present and future interfaces to the same value. So disabling it again does not restore the settings: a machine that
+//! ignored redirects would accept them, and an interface that forwarded by its own setting would stop.
 
 use std::fs;
 use std::io;
@@ -12,33 +12,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Result};
 
-/// Whether the machine passes packets on.
+/// The setting that enables forwarding.
 const SWITCH: &str = "/proc/sys/net/ipv4/ip_forward";
-/// The settings of every interface, in a directory each.
+/// The folder with the settings of each interface.
 const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
-/// Directories there that are no interface.
+/// Folders there that are not interfaces.
 const ALL: &str = "all";
 const NEW: &str = "default";
 
-/// What was set while forwarding was off.
+/// The settings before forwarding was enabled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ForwardingBefore {
-    /// Of all interfaces.
+    /// The setting for all interfaces.
     accept_redirects: String,
-    /// Of interfaces that come.
+    /// The setting for new interfaces.
     forwarding: String,
-    /// Those that forwarded nevertheless.
+    /// Interfaces that forwarded by their own setting.
     forwarded: Vec<String>,
 }
 
 impl ForwardingBefore {
-    /// Reads it.
+    /// Reads the settings.
     pub(super) fn read() -> Result<Self> {
         let entries = fs::read_dir(INTERFACES).attempt(|| format!("cannot list {INTERFACES}"))?;
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut forwarded: Vec<String> = names
             .filter(|name| name != ALL && name != NEW)
-            // One that has just gone does not forward.
+            // An interface that has just been removed does not forward.
             .filter(|name| read(&setting(name, "forwarding")).is_ok_and(|value| value != "0"))
             .collect();
         forwarded.sort_unstable();
@@ -49,7 +49,7 @@ impl ForwardingBefore {
         })
     }
 
-    /// Switches forwarding off, and sets the rest to what it was.
+    /// Disables forwarding, and restores the other settings.
     pub(super) fn restore(&self) -> Result<()> {
         write(Path::new(SWITCH), "0")?;
         write(&setting(ALL, "accept_redirects"), &self.accept_redirects)?;
@@ -69,7 +69,7 @@ pub(super) fn is_on() -> Result<bool> {
     read(Path::new(SWITCH)).map(|value| value != "0")
 }
 
-/// Has IPv4 forwarded; where it is already, nothing changes.
+/// Enables IPv4 forwarding, unless it is enabled.
 pub(super) fn switch_on() -> Result<()> {
     if is_on()? { Ok(()) } else { write(Path::new(SWITCH), "1") }
 }
@@ -85,7 +85,7 @@ fn read(path: &Path) -> Result<String> {
 
 fn write(path: &Path, value: &str) -> Result<()> {
     match fs::write(path, value) {
-        // Its interface went in between.
+        // The interface was removed in the meantime.
         Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => Ok(()),
         other => other.attempt(|| format!("cannot write {value} to {}", path.display())),
     }
@@ -108,7 +108,7 @@ mod tests {
         }
         on_own_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
-            // As a machine has it that listens to no redirects, and forwards by one interface.
+            // The settings of a machine that ignores redirects, and forwards for one interface.
             write(Path::new(SWITCH), "0").unwrap();
             write(&setting(ALL, "accept_redirects"), "0").unwrap();
             write(&setting("lo", "forwarding"), "1").unwrap();

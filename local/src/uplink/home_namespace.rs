@@ -1,4 +1,4 @@
-//! The network namespace that a mesh was started in, found again by the command that cleans up.
+//! The network namespace in which a mesh was started. The command that cleans up has to find it again.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use crate::netns;
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace, told by the file that stands for it.
+/// A network namespace, identified by its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HomeNamespace {
     device: u64,
@@ -21,7 +21,7 @@ pub(super) struct HomeNamespace {
 }
 
 impl HomeNamespace {
-    /// That of the calling thread.
+    /// The namespace of the calling thread.
     pub(super) fn of_thread() -> Result<Self> {
         Self::of(Path::new(OWN)).attempt(|| format!("cannot look at {OWN}"))
     }
@@ -30,7 +30,7 @@ impl HomeNamespace {
         fs::metadata(file).map(|meta| Self { device: meta.dev(), inode: meta.ino() })
     }
 
-    /// Runs `work` on a thread of its own inside it; `None` if it is gone.
+    /// Runs `work` inside it on a new thread; `None` if it does not exist any more.
     pub(super) fn within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T> + Send,
@@ -44,7 +44,7 @@ impl HomeNamespace {
         netns::on_own_thread(inside)
     }
 
-    /// Open, so that it stays. A namespace is there as long as it has a name or a process.
+    /// Opens the namespace, so that it stays. A namespace exists as long as it has a name or a process.
     fn find(&self) -> Option<File> {
         let own = [PathBuf::from(OWN)].into_iter();
         let named = entries(Path::new(netns::DIRECTORY));
@@ -52,7 +52,7 @@ impl HomeNamespace {
         let mut all = own.chain(named).chain(processes);
         all.find_map(|path| {
             let is_it = Self::of(&path).is_ok_and(|found| found == *self);
-            // One that has ended in between may be told by another's file.
+            // If the process has ended in between, the path may belong to another one.
             if is_it { File::open(path).ok() } else { None }
         })
     }
