@@ -1,8 +1,8 @@
-//! Accounts for the connections of the node's pods in the kernel, and has the metrics of them.
+//! Accounts for the connections of the node's pods in the kernel, and exports metrics of them.
 //!
-//! A pod is enrolled when its sandbox is made, before any of its containers starts; one that ran before, when it is
-//! checked. What an earlier agent enrolled stays so until this one has seen all pods, so that a restart leaves no gap.
-//! What the kernel refuses costs metrics, never a pod.
+//! A pod is enrolled when its sandbox is created, before any of its containers starts. A pod that ran before is
+//! enrolled when it is checked. Pods that an earlier agent enrolled stay enrolled until this agent has seen all pods,
+//! so a restart leaves no gap. If the kernel refuses something, pods still run, but metrics are missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -21,64 +21,64 @@ use crate::host::NetnsId;
 use crate::metrics::lock;
 use crate::pod::Pod;
 
-/// The names under which agents account for flows.
+/// Prefix of the name under which an agent accounts for flows.
 const PREFIX: &str = "node-";
 const SUFFIX: &str = ".flows";
-/// The longest part of a node's name in it: a name of pins is 200 bytes at most.
+/// Longest part of the node's name in it: the name of pins may have 200 bytes.
 const MAX_NODE: usize = 180;
 
-/// See the module.
+/// The flow accounts of a node; `None` if the kernel has refused the programs.
 #[derive(Debug, Default)]
 pub(crate) struct Flows(Option<Node>);
 
-/// Most flows of a page: some 7 MB of JSON.
+/// Most flows on a page: some 7 MB of JSON.
 const MAX_SHOWN: usize = 10_000;
 
 /// The flows of this node, as `leno flows --node` reads them.
 #[derive(Debug, Serialize)]
 struct FlowsPage {
     flows: Vec<FlowConnection>,
-    /// Flows that the table lacks because it was full.
+    /// How many flows are not in the table because it was full.
     missing: u64,
-    /// Flows that this page lacks: those that have not changed for longest.
+    /// How many flows this page leaves out: those whose last change is oldest.
     left_out: usize,
 }
 
-/// What is accounted for on this node.
+/// The accounts and the enrolled pods of this node.
 #[derive(Debug)]
 struct Node {
     /// The name under which the programs are pinned.
     owner: String,
     ledger: Ledger,
-    /// Where the connections of pods that say nothing are read.
+    /// The source of flows for pods whose annotations set none.
     default: FlowMetricsSource,
     /// By uid.
     pods: Mutex<HashMap<String, EnrolledPod>>,
     /// The control groups of the pods in which node proxies run, by uid.
     node_proxies: Mutex<BTreeMap<String, PathBuf>>,
-    /// Whether what an earlier agent enrolled has been sorted out.
+    /// Whether the pods of an earlier agent that no longer exist were withdrawn.
     settled: Mutex<bool>,
 }
 
-/// A pod that was enrolled, or that was tried.
+/// A pod that was enrolled, or whose enrolment failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EnrolledPod {
     netns: PathBuf,
     id: NetnsId,
     /// The pod's control group of version 2.
     cgroup: Option<PathBuf>,
-    /// Where its proxy counts its requests: one of its own, or node proxies.
+    /// The control groups of its proxy: its own, or those of node proxies.
     proxies: Vec<PathBuf>,
     workload: String,
     source: FlowMetricsSource,
     budget: Option<CpuBudget>,
-    /// Why it is not accounted for, or not as it asks to be.
+    /// Why it is not accounted for as its annotations ask.
     failed: Option<String>,
 }
 
 impl Flows {
-    /// Attaches the programs to the node's control groups of version 2. Without the kernel's consent nothing is
-    /// accounted for, which the log says.
+    /// Attaches the programs to the node's control groups of version 2. If the kernel refuses them, nothing is
+    /// accounted for, and the log has the reason.
     pub(crate) fn start(node: &str, cgroup2: Option<&Path>, settings: LedgerSettings) -> Self {
         if settings.source == FlowMetricsSource::Off {
             match remove() {
@@ -120,7 +120,7 @@ impl Flows {
         }
     }
 
-    /// Accounts for a pod as it asks; `netns` finds its network namespace, `cgroup` its control group of version 2.
+    /// Enrols a pod by its annotations; `netns` finds its network namespace, `cgroup` its control group of version 2.
     pub(crate) fn follow(
         &self,
         pod: &Pod,
@@ -133,7 +133,8 @@ impl Flows {
         {
             lock(&node.node_proxies).insert(pod.uid.clone(), cgroup);
         }
-        // Those without a proxy only if they say so; a pod that has ended leaves with its namespace.
+        // Pods without a proxy are only enrolled if their annotations ask for it. A pod that has ended is withdrawn
+        // together with its namespace.
         if !pod.own_network || pod.ended || !(pod.meshed || pod.flows.is_some()) {
             return;
         }
@@ -152,7 +153,7 @@ impl Flows {
         let budget = pod.flow_budget.as_ref().and_then(|budget| budget.as_ref().ok()).copied();
         let wanted =
             EnrolledPod { netns, id, cgroup, proxies, workload, source, budget, failed: None };
-        // One that failed is tried again in each round.
+        // A failed enrolment is tried again in each round.
         if known.as_ref() == Some(&wanted) {
             return;
         }
@@ -165,7 +166,7 @@ impl Flows {
         lock(&node.pods).insert(pod.uid.clone(), EnrolledPod { failed, ..wanted });
     }
 
-    /// One round: removes pods whose namespaces are gone, reads the counters, keeps the budget.
+    /// One round: withdraws pods whose namespaces no longer exist, reads the counters, and enforces the budget.
     pub(crate) fn round(&self) {
         let Some(node) = &self.0 else { return };
         lock(&node.node_proxies).retain(|_, cgroup| cgroup.is_dir());
@@ -181,7 +182,8 @@ impl Flows {
         node.ledger.round();
     }
 
-    /// All pods that ran when the agent started have been checked: what an earlier agent enrolled besides is over.
+    /// To be called when all pods that ran when the agent started were checked: pods that only an earlier agent
+    /// enrolled have ended.
     pub(crate) fn settle(&self) {
         let Some(node) = &self.0 else { return };
         let mut settled = lock(&node.settled);
@@ -191,25 +193,25 @@ impl Flows {
         }
     }
 
-    /// Private addresses of peers without a name, as the last reading found them.
+    /// Private addresses of peers without a name, from the last reading.
     pub(crate) fn strangers(&self) -> Vec<IpAddr> {
         self.0.as_ref().map(|node| node.ledger.strangers()).unwrap_or_default()
     }
 
-    /// Names a peer on another node, or forgets its name.
+    /// Sets the name of a peer on another node, or removes it.
     pub(crate) fn name_peer(&self, ip: IpAddr, name: Option<(String, String)>) {
         if let Some(node) = &self.0 {
             node.ledger.change(|accounts| accounts.name_peer(ip, name));
         }
     }
 
-    /// What is accounted for on this node, as `of` writes it; `None` if nothing is.
+    /// A page about this node, as rendered by `of`; `None` if nothing is accounted for.
     pub(crate) fn page(
         &self,
         of: impl FnOnce(&FlowView) -> Result<String, leno_flows::Error>,
     ) -> Option<Result<String, leno_flows::Error>> {
         let node = self.0.as_ref()?;
-        // The rows of proxies are brought up to date first.
+        // Reading the metrics updates the rows of proxies first.
         let _metrics = node.ledger.metrics();
         match FlowView::open(&node.owner) {
             Ok(view) => Some(of(&view?)),
@@ -217,7 +219,7 @@ impl Flows {
         }
     }
 
-    /// Has the table and the ring of changes these sizes.
+    /// Sets the sizes of the table and of the ring of events.
     pub(crate) fn resize(&self, sizes: FlowSizes) {
         if let Some(node) = &self.0 {
             node.ledger.resize(sizes);
@@ -231,8 +233,8 @@ impl Flows {
 }
 
 impl Node {
-    /// Where processes count that may be the proxy of a pod. In node mode the pod's own group has none of them, and tells the pod
-    /// from one without a proxy.
+    /// The control groups in which the proxy of a pod may count its requests. In node mode no process in the pod's own
+    /// group does; that group is included to distinguish the pod from one without a proxy.
     fn proxies_of(&self, pod: &Pod, cgroup: Option<&PathBuf>) -> Vec<PathBuf> {
         let own = cgroup.filter(|_| pod.meshed);
         let node_proxies = lock(&self.node_proxies);
@@ -262,7 +264,7 @@ impl Node {
     }
 }
 
-/// The flows, those that have not changed for longest left out where there are too many.
+/// The flows as JSON. If there are too many, those whose last change is oldest are left out.
 pub(crate) fn listed(view: &FlowView) -> Result<String, leno_flows::Error> {
     let (flows, missing, left_out) = view.list_latest(MAX_SHOWN)?;
     Ok(json(&FlowsPage { flows, missing, left_out }))
@@ -272,12 +274,12 @@ pub(crate) fn json(rows: &impl Serialize) -> String {
     serde_json::to_string(rows).expect("names and numbers are JSON") + "\n"
 }
 
-/// Removes the programs of agents, and what they have counted; returns their names.
+/// Removes the programs of agents and their counters; returns the names of the accounts.
 pub(crate) fn remove() -> Result<Vec<String>, leno_capture::Error> {
     leno_capture::prune(|name| !(name.starts_with(PREFIX) && name.ends_with(SUFFIX)))
 }
 
-/// The name under which the flows of a node are accounted for. No captured pod has it.
+/// The name under which the flows of a node are accounted for. Captured pods have other names.
 fn owner(node: &str) -> String {
     let node: String = node.chars().take(MAX_NODE).collect();
     format!("{PREFIX}{node}{SUFFIX}")

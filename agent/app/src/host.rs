@@ -16,14 +16,15 @@ const MAX_DEPTH: usize = 8;
 /// Most directories that one search reads: forty for each of a thousand pods.
 const MAX_DIRECTORIES: usize = 40_000;
 
-/// Most addresses of a node that are handed to a node proxy. A bridge for pods is made before the first of these.
+/// Most addresses of a node that are passed to a node proxy. The bridge of pods is usually among the first ones.
 const MAX_ADDRESSES: usize = 64;
 
 /// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
-/// The hierarchy of version 1 in which no kubelet makes a pod's group: the runtime makes it with the first container, after the pod's
-/// network. By these groups runtimes end what is left of a container that has no process namespace of its own.
+/// The hierarchy of version 1 in which kubelets create no groups for pods: the runtime creates them with the first
+/// container, after the pod's network. Through these groups, runtimes kill the rest of a container that has no process
+/// namespace of its own.
 const MADE_BY_RUNTIMES: &str = "devices";
 
 /// Identifies a network namespace by the device and inode of its file. The numbers are stable while
@@ -67,7 +68,7 @@ impl Host {
         find(&self.cgroup2()?, uid)
     }
 
-    /// The pod's control groups: of version 2, and of version 1. That of [`MADE_BY_RUNTIMES`] may not exist yet.
+    /// The pod's control groups, of version 2 and of version 1. The one in [`MADE_BY_RUNTIMES`] may not exist yet.
     pub(crate) fn groups_of(&self, uid: &str) -> (Option<PathBuf>, Vec<PathBuf>) {
         let hierarchies = directories(&self.cgroups).unwrap_or_default();
         let version_2 = self.cgroup2();
@@ -80,24 +81,24 @@ impl Host {
         let found: Vec<(&PathBuf, PathBuf)> = found.collect();
         let is_found = |root: &PathBuf| found.iter().any(|(of, _)| *of == root);
         let unmade = others.iter().find(|root| root.ends_with(MADE_BY_RUNTIMES) && !is_found(root));
-        // It is called as in the other hierarchies.
+        // It will have the same name as in the other hierarchies.
         let called = found.first().and_then(|(root, group)| group.strip_prefix(root).ok());
         let unmade = unmade.zip(called).map(|(root, called)| root.join(called));
         let groups = found.iter().map(|(_, group)| group.clone()).chain(unmade).collect();
         (version_2.and_then(|root| find(&root, uid)), groups)
     }
 
-    /// The process ids of the pod, of its containers' own control groups.
+    /// The process ids of the pod, from the control groups of its containers.
     pub(crate) fn processes(&self, uid: &str) -> Vec<u32> {
         self.processes_within(uid, 1)
     }
 
-    /// Those of control groups that its containers have made too.
+    /// The process ids of the pod, including those in control groups that its containers have created.
     pub(crate) fn all_processes(&self, uid: &str) -> Vec<u32> {
         self.processes_within(uid, MAX_DEPTH)
     }
 
-    /// The processes of the pod's control groups down to so many levels below its own.
+    /// The processes in the pod's control group and down to this many levels below it.
     fn processes_within(&self, uid: &str, levels: usize) -> Vec<u32> {
         let version_1 = VERSION_1.iter().map(|name| self.cgroups.join(name));
         let roots = self.cgroup2().into_iter().chain(version_1);
@@ -142,7 +143,7 @@ impl Host {
     }
 }
 
-/// The addresses of the node, one of which its kubelet has towards a pod.
+/// The addresses of the node: its kubelet connects to a pod from one of them.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
     let addresses = interfaces.filter_map(|interface| {
@@ -153,7 +154,7 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
     towards_pods(addresses)
 }
 
-/// Each interface has an address that counts on its link alone, which no pod is called from.
+/// Without link-local addresses, which every interface has, and from which no connection to a pod comes.
 fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let on_link = |address: &IpAddr| match address {
         IpAddr::V6(address) => address.is_unicast_link_local(),

@@ -8,7 +8,7 @@
 //!       └───────────────────────────────────────────┘
 //! ```
 //! A pod is not released when the API server stops listing it: its processes may run on for a while, and
-//! must not send in clear. All functions here block; callers run them on blocking threads.
+//! must not send plaintext. All functions here block; callers run them on blocking threads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ struct HeldCapture {
     origin: CaptureOrigin,
 }
 
-/// See the module.
+/// Captures and releases the pods of the node; see the module.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     host: Host,
@@ -62,7 +62,7 @@ pub(crate) struct Keeper {
     places: Mutex<HashMap<String, Arc<Mutex<CaptureSlot>>>>,
     /// The pods whose last try failed, by uid.
     failures: Mutex<HashMap<String, FailedPod>>,
-    /// Of the pods in node mode; `None` where no pod is captured.
+    /// The brokers of pods in node mode; `None` if the agent captures no pods.
     brokers: Option<Arc<Brokers>>,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -97,15 +97,15 @@ impl Keeper {
         container: &str,
     ) -> Result<Backend, CaptureFailure> {
         let done = self.add_captured(pod, netns, container);
-        // In node mode the last step is that the pod is served.
+        // In node mode the pod must also be served by a node proxy.
         if done.is_err() || pod.group.is_none() {
             self.note(&pod.uid, &done);
         }
         done
     }
 
-    /// Waits until a captured pod is served, if it is in node mode: the supervisor may be replaced at this time. Does not
-    /// block, as many pods may wait.
+    /// Waits until a captured pod is served, if it is in node mode: the supervisor may be in the middle of an update.
+    /// This is async and not blocking, because many pods may wait.
     pub(crate) async fn until_served(&self, pod: &Pod) -> Result<(), CaptureFailure> {
         let (Some(brokers), true) = (&self.brokers, pod.group.is_some()) else { return Ok(()) };
         let done = self.unserved(brokers.until_served(&pod.uid).await);
@@ -170,8 +170,8 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Has the supervisor of node proxies serve a captured pod, if it is in node mode. Its listeners are made after the
-    /// capture, which notices them then.
+    /// Offers a captured pod to the supervisor of node proxies, if the pod is in node mode. Its listeners are only
+    /// created after the capture, so that the capture notices them.
     fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), CaptureFailure> {
         let (Some(brokers), Some(kept)) = (&self.brokers, &place.0) else { return Ok(()) };
         if brokers.has(&pod.uid) {

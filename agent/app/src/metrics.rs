@@ -9,10 +9,10 @@ use leno_capture::Backend;
 use leno_program::Family;
 
 const FAILING: &str = "Pods whose last capture failed.";
-/// What the plugin requests, and what becomes of it.
+/// The plugin's requests, and the labels of their results.
 const COMMANDS: [&str; 3] = ["add", "del", "check"];
 const RESULTS: [&str; 3] = ["captured", "passed", "failed"];
-/// What a question for the pod of a peer yields.
+/// The results of looking up the pod of a peer.
 const LOOKUPS: [&str; 3] = ["pod", "none", "failed"];
 
 /// Why a pod could not be captured; each is a label.
@@ -104,7 +104,7 @@ impl Metrics {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
     }
 
-    /// Counts a question to the API server for the pod with an address, by its result.
+    /// Counts a lookup of the pod with an address at the API server, by its result.
     pub(crate) fn looked_up(&self, result: &'static str) {
         *lock(&self.lookups).entry(result).or_default() += 1;
     }
@@ -165,7 +165,7 @@ impl Metrics {
 /// Samples with their labels.
 type Rows<'a> = Vec<(Vec<(&'a str, &'a str)>, u64)>;
 
-/// What was counted, and 0 for what is `known` and was not counted yet.
+/// The counts of all `known` labels, 0 for those that were not counted yet.
 fn counted<K: Copy + Ord>(
     known: impl IntoIterator<Item = K>,
     counts: &Mutex<BTreeMap<K, u64>>,
@@ -184,7 +184,7 @@ fn one(value: u64) -> Rows<'static> {
     vec![(Vec::new(), value)]
 }
 
-/// A poisoned lock is used on: no code panics while it holds one of these.
+/// Ignores poisoning: no code panics while it holds one of these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

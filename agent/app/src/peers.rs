@@ -1,12 +1,13 @@
-//! Names of peers on other nodes: asks the API server which pod has an address with which pods of this node were
-//! connected.
+//! Names of peers on other nodes: looks up, at the API server, which pod has an address that pods of this node were
+//! connected to.
 //!
 //! ```text
 //!  flows with an unknown peer ─► due: a few in a round ─► list of pods with that address ─► the kernel's map of addresses
 //!                                 ▲                                                            │
-//!                                 └── asked again after a minute, or ten where there is no pod ◄┘
+//!                                 └── looked up again after a minute, or ten if no pod has it  ◄┘
 //! ```
-//! Nothing is watched: a watch of all pods on each node would cost the API server and the agents more than these questions.
+//! Pods are not watched: a watch of all pods on each node would cost the API server and the agents more than these
+//! lookups.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,21 +23,21 @@ use crate::flows::Flows;
 use crate::metrics::Metrics;
 use crate::pod::Pod;
 
-/// How often some addresses are looked up, and how many: the API server reads all pods for each.
+/// How often some addresses are looked up. Their number is bounded, because the API server reads all pods for each one.
 const ROUND: Duration = Duration::from_secs(5);
 const MAX_ASKED: usize = 4;
-/// Most addresses that are remembered; those that were asked for longest ago are forgotten first.
+/// Most addresses that are remembered; above it, the one that was looked up longest ago is dropped.
 const MAX_KNOWN: usize = 4096;
-/// How long an answer holds: a pod's address is given to another one after its end.
+/// How long an answer is valid: when a pod has ended, another one may get its address.
 const NAMED: Duration = Duration::from_secs(60);
 const NAMELESS: Duration = Duration::from_secs(600);
 /// Longest wait for the API server.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
-/// A namespace, and what made a pod in it.
+/// A namespace, and the name of a workload in it.
 type Name = (String, String);
 
-/// What is known of addresses.
+/// The addresses that were looked up.
 #[derive(Debug, Default)]
 struct Peers(BTreeMap<IpAddr, ResolvedPeer>);
 
@@ -54,7 +55,7 @@ impl ResolvedPeer {
 }
 
 impl Peers {
-    /// The addresses to ask for now: those without an answer first, then those whose answer is oldest.
+    /// The addresses to look up now: first those without an answer, then those with the oldest answer.
     fn due(&self, strangers: &[IpAddr], now: Instant) -> Vec<IpAddr> {
         let is_new = |ip: &&IpAddr| self.0.get(*ip).is_none_or(|known| known.is_due(now));
         let mut due: Vec<IpAddr> = strangers.iter().filter(is_new).copied().collect();
@@ -66,7 +67,7 @@ impl Peers {
         due
     }
 
-    /// Takes an answer in. Returns an address whose name is forgotten for it.
+    /// Stores an answer. Returns an address that was dropped for it.
     fn take(&mut self, ip: IpAddr, name: Option<Name>, now: Instant) -> Option<IpAddr> {
         let is_full = self.0.len() >= MAX_KNOWN && !self.0.contains_key(&ip);
         let oldest = is_full.then(|| self.0.iter().min_by_key(|(_, known)| known.asked)).flatten();
@@ -106,13 +107,13 @@ pub(crate) async fn follow(client: Client, flows: Arc<Flows>, metrics: Arc<Metri
                     flows.name_peer(ip, None);
                 }
             };
-            // A panic is printed by the runtime; the next answer is taken.
+            // The runtime prints a panic; the next answer is handled.
             let _ended = tokio::task::spawn_blocking(change).await;
         }
     }
 }
 
-/// What made the pod with this address; `None` if there is no such pod, or it has its node's address.
+/// The workload of the pod with this address; `None` if there is no such pod, or if the pod has its node's address.
 async fn pod_at(client: &Client, ip: IpAddr) -> Result<Option<Name>, String> {
     let of_address = ListParams::default().fields(&format!("status.podIP={ip}"));
     let pods = Api::<Object>::all(client.clone());

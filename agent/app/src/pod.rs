@@ -17,8 +17,8 @@ use leno_types::{Datagrams, InstanceName, UnknownDatagrams};
 
 mod probes;
 
-/// The name, as a label has it, of the pods in which node proxies run. The label grants nothing: what a process of the proxies' user
-/// has counted is read from every pod that is meshed.
+/// The name label of pods in which node proxies run. The label grants nothing: requests that processes of the proxies'
+/// user have counted are read from every meshed pod anyway.
 const SUPERVISORS: (&str, &str) = ("app.kubernetes.io/name", "leno-node");
 
 /// What the agent needs of a pod.
@@ -31,7 +31,7 @@ pub(crate) struct Pod {
     /// passes. Its annotations hold that uid too, but any user may write such an annotation to
     /// point at another pod.
     pub(crate) uid: String,
-    /// What made it, as users know it: its Deployment, StatefulSet, CronJob, ..., or itself.
+    /// The workload that created it, as users know it: its Deployment, StatefulSet, CronJob, ..., or the pod itself.
     pub(crate) workload: String,
     /// Whether it has a proxy, be it a sidecar or a node proxy, and a network namespace of its own.
     pub(crate) meshed: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Pod {
     pub(crate) flow_budget: Option<Result<CpuBudget, UnknownBudget>>,
     /// The same of its capture.
     pub(crate) capture: Option<Result<CaptureChoice, UnknownBackend>>,
-    /// The same of the datagrams that its proxy carries.
+    /// Which of its datagrams its proxy carries, set in the same way.
     pub(crate) datagrams: Option<Result<Datagrams, UnknownDatagrams>>,
     /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
     /// false`).
@@ -56,13 +56,13 @@ pub(crate) struct Pod {
     /// Whether it sets kernel parameters (sysctls) in its namespaces.
     pub(crate) sysctls: bool,
     pub(crate) account: String,
-    /// What it sets of node mode, if it has no proxy and a network of its own.
+    /// Its annotation for node mode, if it has no proxy and has a network namespace of its own.
     pub(crate) mode: Option<PodMode>,
-    /// Which pods share its process in node mode, as far as it sets that itself.
+    /// Which pods share its process in node mode, if its own annotation sets that.
     pub(crate) share: Option<String>,
-    /// How long it is busy before it gets a process of its own, as far as it sets that itself, as it is written.
+    /// How long it must be busy before it gets a process of its own: the text of its own annotation, if it has one.
     pub(crate) promotion: Option<String>,
-    /// The same, as its namespace sets it.
+    /// The same from the annotation of its namespace.
     pub(crate) namespace_promotion: Option<String>,
     /// Its HTTP probes as JSON, for its node proxy.
     pub(crate) probes: String,
@@ -70,7 +70,7 @@ pub(crate) struct Pod {
     pub(crate) group: Option<String>,
 }
 
-/// What a namespace sets for its pods.
+/// The settings of a namespace for its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NamespaceSettings {
     mode: NamespaceMode,
@@ -83,7 +83,7 @@ pub(crate) struct NamespaceSettings {
 }
 
 impl NamespaceSettings {
-    /// Whether its pods are in node mode if they do not say otherwise.
+    /// Whether its pods are in node mode by default.
     pub(crate) fn is_node(&self) -> bool {
         PodMode::default().is_node(self.mode)
     }
@@ -153,7 +153,7 @@ impl Pod {
         }
     }
 
-    /// The pod in its namespace, whose settings hold where it has none.
+    /// The pod with the settings of its namespace as defaults.
     pub(crate) fn within(mut self, namespace: Option<&NamespaceSettings>) -> Self {
         let of_namespace = namespace.map(|settings| settings.mode).unwrap_or_default();
         if !self.mode.is_some_and(|mode| mode.is_node(of_namespace)) {
@@ -161,7 +161,7 @@ impl Pod {
         }
         let Ok(name) = InstanceName::new(&self.namespace, &self.name) else { return self };
         let share = self.share.as_ref().or(namespace.and_then(|settings| settings.share.as_ref()));
-        // The injector refuses a misspelt value; one that is written later is not obeyed.
+        // The injector rejects misspelt values; one that is set later is ignored.
         let share: ProcessSharing = share.and_then(|text| text.parse().ok()).unwrap_or_default();
         self.group = Some(share.group(&name, &self.account));
         self.namespace_promotion = namespace.and_then(|settings| settings.promotion.clone());
@@ -175,8 +175,8 @@ impl Pod {
         self
     }
 
-    /// The pod for its node proxy, if it is in node mode. `captured`: which of its datagrams are captured, which may no longer be
-    /// what it and its namespace set.
+    /// The description of the pod for its node proxy, if it is in node mode. `captured`: which of its datagrams are
+    /// captured, which may differ from the present annotations.
     pub(crate) fn placed(&self, captured: Datagrams) -> Option<PlacedPod> {
         Some(PlacedPod {
             namespace: self.namespace.clone(),
@@ -192,8 +192,8 @@ impl Pod {
     }
 }
 
-/// How long a pod is busy before it gets a process of its own; 0: it gets none. The injector refuses a value that cannot be read; one
-/// that is written later is not obeyed.
+/// How long a pod must be busy before it gets a process of its own, in ms; 0 turns that off. The injector rejects
+/// invalid values; one that is set later is ignored.
 fn promote_after_ms(said: Option<&str>) -> Option<u64> {
     let after = promote_after(said?).ok()?;
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
 //! The captured pods as files, from which the next agent takes them over.
 //!
-//! One file for each pod, in a directory that a reboot of the node empties, just as it ends
-//! captures. The file is written before the pod is captured, so that every capture has a record.
+//! There is one file for each pod, in a directory that a reboot of the node empties; the captures end then as well. The
+//! file is written before the pod is captured, so that every capture has a record.
 
 use std::fs;
 use std::io;

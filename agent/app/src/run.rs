@@ -108,7 +108,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Listens for the supervisor of node proxies. The receiver learns which pods need another broker.
+/// Listens for the supervisor of node proxies. The receiver gets the uids of pods that need a new broker.
 fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<String>)> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-broker"));
     let program = flags.broker_binary.clone().map_or_else(beside, Ok)?;
@@ -135,7 +135,7 @@ async fn reconcile(
             pod = changed.recv() => match pod {
                 Some(PodChange::Pod(pod)) => vec![*pod],
                 Some(PodChange::Listed) => {
-                    // The channel is in order: all pods of the listing were handled before.
+                    // The channel keeps the order: all pods of the listing were handled before.
                     lock(&retry).listed();
                     Vec::new()
                 }

@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// What captures and accounts for the pods of the node.
+/// The parts of the agent that handle a call: they capture pods and account for their flows.
 type NodeServices = (Arc<Keeper>, Arc<Flows>);
 
 async fn call(stream: UnixStream, cluster: &PodSource, node: NodeServices) -> io::Result<()> {
@@ -139,8 +139,8 @@ async fn decide(
     Ok(Some(backend.to_string()))
 }
 
-/// A pod that the API server has not reported. From its volumes the plugin knows that it has a proxy; the
-/// rest is assumed.
+/// A pod that the API server has not reported. The plugin has seen from its volumes that it has a proxy; other
+/// properties are assumed.
 fn assumed(request: &PluginRequest) -> Option<Pod> {
     Some(Pod {
         namespace: request.namespace.clone(),

@@ -1,7 +1,7 @@
-//! The sizes that the annotations of the node's own object give the table of flows and the ring of their changes.
+//! The sizes of the table of flows and of the ring of their changes, from the annotations of the node's object.
 //!
 //! ```text
-//!  leno.dev/flow-map-size, -ring-size of the Node ─► watch ─► the sizes of the chart where one is not given ─► the kernel
+//!  leno.dev/flow-map-size, -ring-size of the Node ─► watch ─► else the sizes of the chart ─► the kernel
 //! ```
 
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Longest wait for the API server at the start.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// The settings to start with, so that a table which an earlier agent made larger is not made smaller meanwhile. If the API
-/// server does not answer soon they are the usual ones.
+/// The settings to start with. They are read first, so that a table that an earlier agent has enlarged is not shrunk in
+/// the meantime. If the API server does not answer soon, the settings are those of the chart.
 pub(crate) async fn at_start(client: &Client, node: &str, usual: LedgerSettings) -> LedgerSettings {
     let nodes = Api::<Node>::all(client.clone());
     let asked = tokio::time::timeout(ASK_LIMIT, nodes.get_opt(node)).await;
     let found = asked.ok().and_then(Result::ok).flatten();
     let annotations = found.and_then(|node| node.metadata.annotations).unwrap_or_default();
-    // The watch reports what cannot be applied.
+    // The watch reports invalid annotations.
     sizes(&annotations, usual).unwrap_or(usual)
 }
 
@@ -54,11 +54,11 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
             Ok(settings) => {
                 refused = None;
                 let flows = Arc::clone(&flows);
-                // A panic is printed by the runtime; the next change is taken.
+                // The runtime prints a panic; the next change is handled.
                 let _ended =
                     tokio::task::spawn_blocking(move || flows.resize(settings.sizes)).await;
             }
-            // The node's status changes often.
+            // The same error is reported once: the node's status, and with it the object, changes often.
             Err(why) if refused.as_ref() == Some(&why) => {}
             Err(why) => {
                 tracing::warn!("the sizes for flows stay as they are: {why}");
@@ -68,7 +68,7 @@ pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usua
     }
 }
 
-/// The settings with the sizes of these annotations.
+/// The settings with the sizes in these annotations.
 fn sizes(
     annotations: &BTreeMap<String, String>,
     usual: LedgerSettings,

@@ -1,4 +1,4 @@
-//! The ways around a capture that are open to a workload, as the kernel shows them now.
+//! Finds open ways around the capture of a workload, as the kernel shows them now.
 //!
 //! The capture of a workload steers its TCP connections. What else may reach the network depends on the
 //! privileges of the workload's processes and on the kernel. docs/security.md lists all ways, also those that are closed.
@@ -40,9 +40,10 @@ pub struct OpenWay {
     pub what: &'static str,
     /// What closes it.
     pub remedy: &'static str,
-    /// The processes, connections or protocols by which it is open, eight at most; empty if it is open to every process.
+    /// The processes, connections or protocols for which it is open, at most eight; empty if it is open to every
+    /// process.
     pub by: Vec<String>,
-    /// How many there are of them.
+    /// The number of these, including those that are not named.
     pub count: usize,
 }
 
@@ -52,17 +53,17 @@ pub struct OpenWay {
 pub enum Way {
     /// Everything that is not TCP over IP: it is never captured.
     Datagrams,
-    /// Protocols and address families beside UDP that the kernel has.
+    /// Protocols and address families besides UDP that the kernel supports.
     OtherProtocols,
     /// Raw and packet sockets.
     RawSockets,
-    /// Rules, routes and addresses of the network namespace.
+    /// Changes of rules, routes and addresses in the network namespace.
     NetworkSettings,
-    /// Control groups, by which eBPF recognises the workload.
+    /// Changes of the control groups by which eBPF recognises the workload.
     ControlGroups,
-    /// The user by which the proxy is recognised.
+    /// Processes of the user by which the proxy is recognised.
     ProxyUser,
-    /// Connections that the capture has not steered.
+    /// Connections that the capture has not redirected.
     OlderConnections,
 }
 
@@ -106,8 +107,8 @@ impl Way {
     }
 }
 
-/// The ways that are open to a captured workload. `processes`: its process ids, also the proxy's if the proxy has no
-/// control group of its own. Needs the right to read them, as root has.
+/// The ways that are open to a captured workload. `processes`: its process ids, and also the proxy's if the proxy has
+/// no control group of its own. The caller must be permitted to read these processes, like root.
 #[must_use]
 pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) -> OpenWays {
     let mut open = OpenWays::default();
@@ -141,7 +142,7 @@ pub fn open_ways(backend: Backend, workload: &CaptureTarget, processes: &[u32]) 
     open
 }
 
-/// The kinds of datagrams that bypass a proxy that carries the kinds `carried`. Empty if all bypass it.
+/// The kinds of datagrams that bypass a proxy that carries `carried`. Empty if all kinds do.
 fn uncarried(carried: Datagrams) -> Vec<String> {
     let all = ["UDP-Lite", "multicast", "DNS"].map(str::to_owned);
     match carried {
@@ -159,7 +160,7 @@ impl OpenWays {
         }
     }
 
-    /// Adds what processes may do. `is_by_user`: the capture recognises the proxy by its user.
+    /// Adds the ways that processes have. `is_by_user`: the capture recognises the proxy by its user.
     fn add_of_processes(
         &mut self,
         backend: Backend,
@@ -185,8 +186,8 @@ impl OpenWays {
     }
 }
 
-/// The user ids of the proxy, as this process sees them: `own`, and the ids to which user namespaces of the workload's
-/// processes map it.
+/// The user ids of the proxy, as this process sees them: `own`, and the ids to which the user namespaces of the
+/// workload's processes map it.
 fn proxy_users(own: u32, processes: &[u32]) -> Vec<u32> {
     let mut users = vec![own];
     for pid in processes {
@@ -208,7 +209,8 @@ fn mapped(map: &str, user: u32) -> Option<u32> {
     })
 }
 
-/// Those of `/proc/net/protocols` by which an application could reach another machine, or the host, beside TCP and UDP.
+/// The protocols in `/proc/net/protocols`, besides TCP and UDP, through which an application could reach another
+/// machine or the host.
 fn other_protocols(table: &str) -> Vec<String> {
     const OTHERS: [&str; 9] =
         ["SCTP", "SCTPv6", "DCCP", "DCCPv6", "AF_VSOCK", "TIPC", "L2CAP", "RFCOMM", "SCO"];

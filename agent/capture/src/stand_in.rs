@@ -29,8 +29,8 @@ const PLACEHOLDER_TABLE: u32 = ports::OUTBOUND as u32;
 /// Contains 1 if the namespace has IPv6 disabled; the file is missing if the kernel has no IPv6.
 const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/lo/disable_ipv6";
 
-/// Routes the stand-in addresses to `lo` in this namespace, and the placeholders of IPv6 if datagrams are captured; succeeds if
-/// they are routed already. The placeholders of IPv4 are loopback addresses.
+/// Routes the stand-in addresses to `lo` in this namespace, and also the IPv6 placeholders if datagrams are captured.
+/// Succeeds if the routes exist. The IPv4 placeholders are loopback addresses and need no route.
 pub(crate) fn route(netns: &Path, datagrams: Datagrams) -> Result<(), Error> {
     inside(netns, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();

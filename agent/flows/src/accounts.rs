@@ -1,4 +1,4 @@
-//! Enrols workloads in the accounting for flows, and publishes their counters.
+//! Enrols workloads in the accounting of flows, and publishes their counters.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -26,21 +26,22 @@ use crate::setting::FlowMetricsSource;
 use crate::view;
 use crate::wire;
 
-/// How long a flow that has ended stays in the table, for readers of the list.
+/// How long an ended flow stays in the table, for readers of the list.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long an open flow of frames may be quiet: TCP for longer than keep-alive takes to find that the other side is gone,
-/// as Linux has it (7,200 s and 9 probes each 75 s); others, which have no end, as long as firewalls keep them.
+/// How long an open flow of frames may be idle. For TCP that is longer than keep-alive takes on Linux to detect a dead
+/// peer (7,200 s and 9 probes each 75 s). Other protocols have no end of connection; their time is that of usual
+/// firewalls.
 const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
 const QUIET_OTHER: Duration = Duration::from_secs(60);
 
-/// The price without a budget: every connection is accounted for, whatever that costs.
+/// The price without a budget: all connections are accounted for, whatever it costs.
 const NO_BOUND: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
-/// Most addresses of peers without a name that are noted in one reading.
+/// Most addresses of unnamed peers that are collected in one reading.
 const MAX_STRANGERS: usize = 256;
-/// The number of their peers in flows.
+/// The id of such peers in flows.
 const OUTSIDE: u16 = PEER_OUTSIDE as u16;
 
 /// An instance of a workload.
@@ -48,80 +49,79 @@ const OUTSIDE: u16 = PEER_OUTSIDE as u16;
 pub struct FlowMember {
     /// The namespace of its workload.
     pub namespace: String,
-    /// Its workload; all instances of one are added up.
+    /// Its workload. The counters of its instances are summed.
     pub workload: String,
     /// Its network namespace, as a file.
     pub netns: PathBuf,
-    /// Its addresses, by which it is named as the peer of others.
+    /// Its addresses, which identify it as a peer of others.
     pub addresses: Vec<IpAddr>,
-    /// The user of its proxy.
+    /// The user that its proxy runs as.
     pub proxy_uid: u32,
-    /// Where its own connections are read.
+    /// The source of its flows.
     pub source: FlowMetricsSource,
-    /// The most that accounting for its workload may cost; of instances that differ the least one holds.
+    /// The budget for accounting for its workload. If instances differ, the lowest one applies.
     pub budget: Option<CpuBudget>,
-    /// The control groups in which, or below which, its proxy runs, whose requests are counted; empty if it has none.
+    /// The control groups in or below which its proxy runs, whose requests are counted; empty if it has no proxy.
     pub proxies: Vec<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
     pub port: Option<WorkloadInterface>,
 }
 
-/// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel: [`Accounts::end`] removes
-/// all.
+/// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel; [`Accounts::end`] removes everything.
 #[derive(Debug)]
 pub struct Accounts {
     flows: Flows,
     ids: BTreeMap<(String, String), u32>,
     members: BTreeMap<String, EnrolledMember>,
-    /// Whether every workload that is there has been enrolled, if it is accounted for.
+    /// Whether every existing workload that should be accounted for has been enrolled.
     knows_all: bool,
-    /// Where the control plane is.
+    /// The addresses of the control plane.
     peers: Vec<SocketAddr>,
-    /// Addresses of workloads that are accounted for elsewhere.
+    /// Addresses of workloads that are accounted for on another machine.
     elsewhere: BTreeSet<IpAddr>,
     strangers: BTreeSet<IpAddr>,
     published: PublishedFlows,
     requests: Requests,
     published_requests: requests::PublishedRequests,
-    /// Requests of plain traffic.
+    /// Reads requests of plain traffic from samples.
     reading: wire::WireSampling,
     published_wire: wire::PublishedWire,
     drops: Drops,
     gauges: Gauges,
-    /// Open flows of the table whose socket the last pass did not find.
+    /// Open flows in the table whose socket was not found in the last pass.
     missed: BTreeSet<u64>,
-    /// How long a flow that has ended stays in the table.
+    /// How long an ended flow stays in the table.
     linger: Duration,
     governor: Option<Governor>,
     caps: Caps,
     measurement: Option<Measurement>,
-    /// Steps down and up.
+    /// How often the level was lowered and raised.
     steps: [u64; 2],
 }
 
-/// A member, with the keys under which the kernel knows it.
+/// A member with its ids in the kernel.
 #[derive(Debug)]
 struct EnrolledMember {
     member: FlowMember,
     /// The id of its workload.
     id: u32,
-    /// The key of its namespace, while it is accounted for.
+    /// The key of its namespace, if it is accounted for.
     cookie: Option<u64>,
-    /// The number of its interface, while the frames are counted.
+    /// The index of its interface, if its frames are counted.
     port: Option<u32>,
 }
 
 impl Accounts {
-    /// Finds out whether programs can be pinned on this machine. If they cannot, nothing is pinned.
+    /// Checks whether programs can be pinned on this machine. If they cannot, nothing is left pinned.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why they cannot.
     pub fn check_pins() -> Result<(), Error> {
         PinRoot::find().map(drop)
     }
 
-    /// Attaches the programs to a cgroup, with what an earlier process counted under the same name. No
-    /// namespace is enrolled then.
+    /// Attaches the programs to a cgroup. The counters of an earlier process under the same name are kept, but its
+    /// enrolled namespaces are not.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -135,8 +135,9 @@ impl Accounts {
         Ok((accounts, earlier))
     }
 
-    /// The same, and what an earlier process enrolled stays so, until it is enrolled again or
-    /// [`Accounts::withdraw_unknown`] is called: for workloads that go on while the process that enrols them restarts.
+    /// Like [`Accounts::start`], but namespaces that an earlier process enrolled stay enrolled until they are enrolled
+    /// again or [`Accounts::withdraw_unknown`] is called. For workloads that continue while the process that enrols
+    /// them restarts.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -203,20 +204,20 @@ impl Accounts {
         self.flows.forget(&over)
     }
 
-    /// How long a flow that has ended stays in the table, in place of 10 s.
+    /// Sets how long an ended flow stays in the table; the default is 10 s.
     pub fn set_linger(&mut self, linger: Duration) {
         self.linger = linger;
     }
 
-    /// Gives the table and the ring of events other sizes, with all that the table holds; `None` keeps one.
+    /// Resizes the table and the ring of events, and keeps the content of the table; `None` keeps a size.
     ///
     /// # Errors
-    /// If the events have a reader and are to change, or the kernel refuses; the sizes stay as they are then.
+    /// If the ring must be resized but has a reader, or if the kernel refuses. The sizes stay as they were then.
     pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
         self.flows.resize(flows, events)
     }
 
-    /// Bounds what the programs may cost; `None` takes the bound away. [`Accounts::keep_budget`] keeps it.
+    /// Sets the budget of the programs; `None` removes it. [`Accounts::keep_budget`] enforces it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -234,7 +235,7 @@ impl Accounts {
         self.flows.set_price(self.governor.as_ref().map_or(NO_BOUND, price))
     }
 
-    /// Accounts for connections that begin from now on at this level, without a bound on the cost.
+    /// Sets the level for connections that begin from now on, without a budget.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -242,9 +243,9 @@ impl Accounts {
         self.flows.set_price(AccountingPrice { level, ..NO_BOUND })
     }
 
-    /// One round of keeping the budgets, of all and of single workloads: what the programs have cost since the last round is
-    /// compared with them. Has the kernel time its programs in every second round, and in all rounds while the cost is over a
-    /// budget or less is accounted for.
+    /// One round of enforcing all budgets: compares the cost of the programs since the last round with them. The kernel
+    /// measures its programs in every second round, and in every round while a budget is exceeded or the level is
+    /// lowered.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -289,7 +290,8 @@ impl Accounts {
         Ok(step)
     }
 
-    /// Has payload of these workloads sampled if any of their instances ask for it, and samples read if any workload does.
+    /// Enables sampling of payload for these workloads if any of their instances ask for it, and the reader of samples
+    /// if any workload does.
     fn sample(&mut self, ids: &[u32]) -> Result<(), Error> {
         let is_any = frames_of(self.members.values()).sampled;
         if is_any {
@@ -302,7 +304,7 @@ impl Accounts {
         if is_any { Ok(()) } else { self.reading.set(&self.flows, false) }
     }
 
-    /// Has the budget of a workload, and whether its payload is sampled, be as its instances have it.
+    /// Sets the budget of a workload, and whether its payload is sampled, from the settings of its instances.
     fn bound(&mut self, id: u32) -> Result<(), Error> {
         let members = self.members.values().filter(|one| one.id == id);
         let budgets = members.filter_map(|one| one.member.budget);
@@ -323,7 +325,7 @@ impl Accounts {
         self.caps.prices().filter_map(row).collect()
     }
 
-    /// Says where the control plane is, by which it is named as the peer of proxies.
+    /// Sets the addresses of the control plane, which identify it as the peer of proxies.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -332,8 +334,8 @@ impl Accounts {
         at.iter().try_for_each(|at| self.flows.set_peer(*at, PEER_CONTROL_PLANE))
     }
 
-    /// Names the workload at an address that is accounted for on another machine, as the peer of connections that are made from now
-    /// on; `None` forgets it. An instance that was entered keeps its address.
+    /// Sets the name of a workload that is accounted for on another machine, as the peer of connections to this address
+    /// that begin from now on; `None` removes it. Addresses of enrolled instances are not changed.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -352,21 +354,21 @@ impl Accounts {
         Ok(())
     }
 
-    /// Private addresses of peers that have no name, as [`Accounts::collect`] found them: at most 256.
+    /// Private addresses of peers without a name, from the last [`Accounts::collect`]; at most 256.
     #[must_use]
     pub fn strangers(&self) -> Vec<IpAddr> {
         self.strangers.iter().copied().collect()
     }
 
-    /// Enters an instance under its name, in place of what was entered under it before.
+    /// Enrols an instance under its name, and replaces an earlier one of that name.
     ///
     /// # Errors
-    /// If the kernel refuses; it may be entered in part then: where frames cannot be counted, sockets are.
+    /// If the kernel refuses. The instance may be partly enrolled then: if frames cannot be counted, sockets are.
     pub fn enrol(&mut self, name: &str, member: FlowMember) -> Result<(), Error> {
         if let Some(enrolled) = self.members.get_mut(name) {
             let is_same = enrolled.member.proxies == member.proxies;
             enrolled.member.proxies.clone_from(&member.proxies);
-            // Proxies come and go without a gap in what is accounted for.
+            // Proxies may change without a gap in the accounts.
             if enrolled.member == member {
                 let id = enrolled.id;
                 return if is_same { Ok(()) } else { self.bound(id) };
@@ -398,7 +400,7 @@ impl Accounts {
         refused
     }
 
-    /// Removes an instance; succeeds if it is not there. Its open connections stay accounted for.
+    /// Withdraws an instance; succeeds if it is not enrolled. Its open connections stay accounted for.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -407,7 +409,7 @@ impl Accounts {
         id.map_or(Ok(()), |id| self.bound(id))
     }
 
-    /// The same, and its workload keeps its budget. Returns the id of that.
+    /// Withdraws an instance, but keeps the budget of its workload. Returns the workload's id.
     fn take_out(&mut self, name: &str) -> Result<Option<u32>, Error> {
         let Some(enrolled) = self.members.get(name) else { return Ok(None) };
         if let Some(cookie) = enrolled.cookie {
@@ -418,7 +420,7 @@ impl Accounts {
         }
         let (id, mut addresses) = (enrolled.id, enrolled.member.addresses.clone());
         self.members.remove(name);
-        // A later instance may have been given the address of one that has ended.
+        // A later instance may have the same address already.
         let is_taken =
             |ip: &IpAddr| self.members.values().any(|other| other.member.addresses.contains(ip));
         addresses.retain(|ip| !is_taken(ip));
@@ -426,7 +428,7 @@ impl Accounts {
         Ok(Some(id))
     }
 
-    /// Changes where the connections of an instance are read, and what that may cost.
+    /// Changes the source of an instance's flows, and its budget.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -445,7 +447,7 @@ impl Accounts {
         }
     }
 
-    /// Reads what was counted, and removes from the table what has ended a while ago.
+    /// Reads the counters, and removes flows from the table that ended a while ago.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -457,7 +459,7 @@ impl Accounts {
         read.and(self.reading.revive(&self.flows))
     }
 
-    /// The same, under the lock of the pins.
+    /// Collects while the pins are locked.
     fn read(&mut self) -> Result<(), Error> {
         self.flows.end_abandoned()?;
         // Read before the table: otherwise a flow that is added between the two reads would count as evicted.
@@ -487,8 +489,8 @@ impl Accounts {
                     over.push(cookie);
                 }
             } else if is_before(flow.pass, pass) && flow.opened_ns < began {
-                // The iterator sometimes skips a socket. One that two passes have missed is gone: it was
-                // destroyed with its network namespace, for which no program runs.
+                // The iterator sometimes skips a socket. One that two passes have missed is gone: it was destroyed with
+                // its network namespace, and no program runs for that.
                 if missed_before.contains(&cookie) {
                     over.push(cookie);
                 } else {
@@ -534,7 +536,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// The metrics as they were collected last, in Prometheus' text format.
+    /// The metrics from the last collection, in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
         let counted = WorkloadCounts {
@@ -554,7 +556,7 @@ impl Accounts {
         self.flows.detach()
     }
 
-    /// Where proxies of instances run that are accounted for.
+    /// The control groups of the proxies of all enrolled instances.
     fn places_of_proxies(&self) -> BTreeSet<ProxyCgroup> {
         let members = self.members.values().filter(|one| one.cookie.is_some());
         let places = |one: &EnrolledMember| {
@@ -565,7 +567,7 @@ impl Accounts {
         members.flat_map(places).collect()
     }
 
-    /// The id of a workload: the one that it had, or the next one. The kernel refuses a name too many.
+    /// The id of a workload: its present one, or the next free one. If there are too many, the kernel refuses the name.
     fn id_of(&mut self, namespace: &str, workload: &str) -> u32 {
         let next = self.ids.values().max().map_or(FIRST_WORKLOAD, |last| last + 1);
         let key = (namespace.to_owned(), workload.to_owned());
@@ -573,10 +575,10 @@ impl Accounts {
     }
 }
 
-/// What there is of the frames of these instances.
+/// Which uses of frames these instances need.
 fn frames_of<'a>(members: impl Iterator<Item = &'a EnrolledMember>) -> FrameUse {
     members.fold(FrameUse::default(), |all, one| {
-        // Requests of a workload with a proxy are counted by that.
+        // A proxy counts the requests of its workload.
         let is_read =
             one.member.source == FlowMetricsSource::Requests && one.member.proxies.is_empty();
         FrameUse {
@@ -586,7 +588,7 @@ fn frames_of<'a>(members: impl Iterator<Item = &'a EnrolledMember>) -> FrameUse 
     })
 }
 
-/// Whether an address is of a network that is not the internet (RFC 1918, RFC 6598, RFC 4193), as those of pods are.
+/// Whether an address is private (RFC 1918, RFC 6598, RFC 4193), like those of pods.
 fn is_private(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
@@ -597,13 +599,13 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// Why frames of a workload without an interface outside are not counted.
+/// Why the frames of a workload without an outer interface are not counted.
 fn no_port() -> Error {
     let why = "no interface of the machine leads to it, as that of a veth pair does";
     Error::Io { action: "count its frames".to_owned(), source: io::Error::other(why) }
 }
 
-/// How long an open flow of frames may be quiet.
+/// How long an open flow of frames may be idle.
 fn quiet(flow: &Flow) -> Duration {
     let protocol = IpProtocol::new(FlowOwner::Wire, flow.protocol);
     if protocol == IpProtocol::TCP { QUIET_TCP } else { QUIET_OTHER }

@@ -1,4 +1,4 @@
-//! What accounting may cost, and what happens when it costs more.
+//! The budget of accounting, and what happens when it is exceeded.
 //!
 //! ```text
 //!          over the budget for `EVIDENCE` rounds, or far over it for one
@@ -6,16 +6,16 @@
 //!        ◄───────────────────            ◄───────────────────
 //!         under half of it for `patience` rounds
 //! ```
-//! The kernel takes a program's time from the clock, so it has in it what interrupts the program: interrupts, the work that the
-//! kernel does after them, and what the host of a virtual machine takes. On a machine with far more work than processors that is
-//! now and then more than the program itself. So one round over the budget is no evidence, unless the cost is many times the
-//! budget.
+//! The kernel measures a program's time with a clock, so the time includes interruptions of the program: interrupts,
+//! deferred work of the kernel, and time that the host of a virtual machine takes. On an overloaded machine that
+//! sometimes exceeds the time of the program itself. So one round over the budget is no evidence, unless the cost is
+//! many times the budget.
 //!
-//! Where payload is sampled, `packets` comes after `full`: no requests are read. Where frames are counted, `sockets` comes
-//! then: those of all workloads are read from sockets instead.
+//! If payload is sampled, the level after `full` is `packets`: no requests are read. If frames are counted, the next
+//! level is `sockets`: all workloads are read from sockets instead.
 //!
-//! A level that was left for another one too soon after it was taken again makes the next wait twice as long, up to a
-//! bound, so that a load at the border does not have the level change all the time.
+//! If the level has to be lowered soon after it was raised, the next wait is twice as long, up to a bound, so that a
+//! load near the budget does not change the level all the time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,15 +27,15 @@ use leno_bpf::flows::{Flows, ProgramRuns};
 use leno_bpf::{Error, RunTime, RunTimeCounting};
 use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 
-/// Rounds under half of the budget until more is accounted for again: at first, and at most. A round of `leno up` is
-/// 5 s.
+/// Rounds under half of the budget until the level is raised: the first wait, and the longest one. A round of `leno up`
+/// is 5 s.
 const PATIENCE: u32 = 6;
 const MOST_PATIENCE: u32 = 120;
-/// Rounds over the budget, one after another, until less is accounted for; and the multiple of the budget above which one is
+/// Consecutive rounds over the budget until the level is lowered, and the multiple of the budget for which one round is
 /// enough.
 const EVIDENCE: u32 = 3;
 const FAR_OVER: f64 = 10.0;
-/// The levels, from most to least.
+/// The levels, from the highest to the lowest.
 const LEVELS: [FlowLevel; 5] = [
     FlowLevel::Full,
     FlowLevel::Packets,
@@ -43,29 +43,30 @@ const LEVELS: [FlowLevel; 5] = [
     FlowLevel::Aggregated,
     FlowLevel::Off,
 ];
-/// Parts of a share.
+/// The unit of shares in the kernel.
 const MILLION: f64 = 1e6;
 
-/// What a run of a program takes that finds nothing to account for, of one that does (docs/decisions/155-a-cap-for-a-workload.md).
+/// The time of a program's run that finds nothing to account for, as a share of one that does
+/// (docs/decisions/155-a-cap-for-a-workload.md).
 const IDLE_RUN: f64 = 0.1;
 
-/// The most CPU time that the kernel's accounting may take, of a workload or of all, as a share of that of the whole machine.
+/// A budget for the kernel's accounting, of one workload or of all: a share of the CPU time of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuBudget(f64);
 
-/// It is a number above 0.
+/// The value is never NaN, so equality is total.
 impl Eq for CpuBudget {}
 
-/// A text that is no [`CpuBudget`].
+/// A text that is not a [`CpuBudget`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBudget(String);
 
-/// A [`CpuBudget`] or none, as flags have it.
+/// A [`CpuBudget`] or none, as a flag.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OptionalBudget(pub Option<CpuBudget>);
 
 impl OptionalBudget {
-    /// Reads `1%`, or `none`.
+    /// Parses `1%`, or `none`.
     ///
     /// # Errors
     /// If the text is neither.
@@ -75,7 +76,7 @@ impl OptionalBudget {
 }
 
 impl Default for CpuBudget {
-    /// One per cent.
+    /// The default is one per cent.
     fn default() -> Self {
         Self(0.01)
     }
@@ -84,7 +85,7 @@ impl Default for CpuBudget {
 impl FromStr for CpuBudget {
     type Err = UnknownBudget;
 
-    /// `1%`, `0.5%`.
+    /// Parses `1%`, `0.5%`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let share = leno_resources::cpu_share(text).map(Self);
         share.ok_or_else(|| UnknownBudget(text.to_owned()))
@@ -115,7 +116,7 @@ impl CpuBudget {
     }
 }
 
-/// Saturates: a share above 1 is a measurement of another clock.
+/// Saturates, because a measurement with another clock may exceed 1.
 pub(crate) fn millionths(share: f64) -> u32 {
     (share.clamp(0.0, 1.0) * MILLION).round() as u32
 }
@@ -123,15 +124,15 @@ pub(crate) fn millionths(share: f64) -> u32 {
 /// A change of the level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LevelChange {
-    /// Of which workload, by namespace and name; `None` if it is that of all.
+    /// The workload, by namespace and name; `None` for the common level of all.
     pub of: Option<(String, String)>,
     /// The level from now on.
     pub level: FlowLevel,
-    /// Whether it is less than before.
+    /// Whether the level was lowered.
     pub down: bool,
-    /// What was measured, as a share of the machine's CPU time.
+    /// The measured cost, as a share of the machine's CPU time.
     pub cost: f64,
-    /// The bound.
+    /// The budget.
     pub budget: CpuBudget,
 }
 
@@ -157,27 +158,27 @@ impl fmt::Display for LevelChange {
     }
 }
 
-/// What there is of frames at the level `full`.
+/// Which frames are used at the level `full`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FrameUse {
     pub(crate) counted: bool,
     pub(crate) sampled: bool,
 }
 
-/// Decides on the level; no clock, no I/O.
+/// Decides on the level, without a clock or I/O.
 #[derive(Debug)]
 pub(crate) struct Governor {
     budget: CpuBudget,
     level: FlowLevel,
     /// Whether frames are counted, and whether their payload is sampled.
     has: FrameUse,
-    /// Rounds over the budget, one after another.
+    /// Consecutive rounds over the budget.
     over: u32,
-    /// Rounds under half of the budget, one after another.
+    /// Consecutive rounds under half of the budget.
     calm: u32,
-    /// How many of them a return takes.
+    /// How many of these are needed before the level is raised.
     patience: u32,
-    /// Rounds since the last return.
+    /// Rounds since the level was last raised.
     since_return: Option<u32>,
 }
 
@@ -206,19 +207,19 @@ impl Governor {
         self.budget
     }
 
-    /// Keeps the level: what the next rounds cost decides. How returns went under another budget says nothing of this one.
+    /// Sets another budget. The level stays, and the next rounds decide. Earlier waits do not apply to the new budget.
     pub(crate) fn set_budget(&mut self, budget: CpuBudget) {
         self.budget = budget;
         (self.over, self.calm) = (0, 0);
         (self.patience, self.since_return) = (PATIENCE, None);
     }
 
-    /// Whether the next round is to be measured whatever its turn: it decides on the level.
+    /// Whether the next round must be measured out of turn, because it may change the level.
     pub(crate) fn is_watching(&self) -> bool {
         self.level != FlowLevel::Full || self.over > 0
     }
 
-    /// Takes one measurement in.
+    /// Handles one measurement.
     pub(crate) fn judge(&mut self, cost: f64) -> Option<LevelChange> {
         self.since_return = self.since_return.map(|rounds| rounds + 1);
         if self.since_return.is_some_and(|rounds| rounds > MOST_PATIENCE) {
@@ -267,31 +268,31 @@ fn rank(level: FlowLevel) -> Option<usize> {
     LEVELS.iter().position(|one| *one == level)
 }
 
-/// A measurement of the kernel that is under way.
+/// A measurement in progress.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     _counting: RunTimeCounting,
     began: Instant,
     before: BTreeMap<String, RunTime>,
-    /// The processor time that reading samples had taken.
+    /// The CPU time that reading samples had taken at its start.
     reading: Duration,
-    /// What the runs are counted for.
+    /// The workloads whose runs are counted.
     workloads: BTreeMap<u32, ProgramRuns>,
 }
 
-/// What the programs took in some time, and what they ran for.
+/// The cost of the programs during a measurement, and their runs.
 #[derive(Debug, Default)]
 pub(crate) struct MeasuredCost {
-    /// The share of the machine's CPU time that all took.
+    /// The cost of all programs, as a share of the machine's CPU time.
     pub(crate) total: f64,
-    /// That of each program, and its runs.
+    /// The cost of each program, and its runs.
     programs: [(f64, u64); FlowProgram::ALL.len()],
-    /// How often they accounted for something of each workload.
+    /// For each workload, how often the programs have accounted for something of it.
     workloads: BTreeMap<u32, ProgramRuns>,
 }
 
 impl Measurement {
-    /// Also reads what the programs run for, of these workloads.
+    /// Starts a measurement, which also counts the runs for these workloads.
     pub(crate) fn start(
         flows: &Flows,
         workloads: impl Iterator<Item = u32>,
@@ -304,7 +305,7 @@ impl Measurement {
         Ok(Self { before, reading, workloads, began: Instant::now(), _counting: counting })
     }
 
-    /// `reading` is the processor time that reading samples has taken, which is part of the cost of all.
+    /// `reading` is the CPU time that reading samples has taken so far; it is a part of the total cost.
     pub(crate) fn end(self, flows: &Flows, reading: Duration) -> Result<MeasuredCost, Error> {
         let after = flows.run_times()?;
         let processors = available_parallelism().map_or(1, std::num::NonZero::get) as f64;
@@ -313,7 +314,7 @@ impl Measurement {
         let mut measured = MeasuredCost { total: read, ..MeasuredCost::default() };
         for (name, now) in after {
             let before = self.before.get(&name).copied().unwrap_or_default();
-            // Programs that were replaced meanwhile begin at zero.
+            // The counters of programs that were replaced meanwhile started at zero.
             let since = if now.took >= before.took { before } else { RunTime::default() };
             let share = (now.took - since.took).as_secs_f64() / passed / processors;
             measured.total += share;
@@ -333,8 +334,8 @@ impl Measurement {
 }
 
 impl MeasuredCost {
-    /// The part of the cost that one workload causes: of each program in proportion to how often that accounted for
-    /// something of it.
+    /// The part of the cost that one workload causes: the cost of each program, in proportion to how often that program
+    /// has accounted for something of the workload.
     pub(crate) fn of(&self, workload: u32) -> f64 {
         let Some(own) = self.workloads.get(&workload) else { return 0.0 };
         let mut part = 0.0;
@@ -373,7 +374,7 @@ mod tests {
         let mut governor = governor();
         assert_eq!(governor.judge(0.009), None);
         assert!(!governor.is_watching());
-        // One round, or two, may have been interrupted.
+        // One or two expensive rounds may be due to interruptions.
         for rounds in [1, 2, 2] {
             for _ in 0..rounds {
                 assert_eq!(governor.judge(0.011), None);
@@ -428,7 +429,7 @@ mod tests {
             assert_eq!(down, EVIDENCE);
         }
         assert_eq!(waits, [6, 12, 24, 48, 96, 120, 120]);
-        // A return that holds makes it forget.
+        // If the level stays after it was raised, the wait becomes short again.
         rounds_until(&mut governor, 0.0, FlowLevel::Full);
         assert!((0..=MOST_PATIENCE).all(|_| governor.judge(0.006).is_none()));
         rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
@@ -446,7 +447,7 @@ mod tests {
         governor.set_budget("2%".parse().unwrap());
         assert_eq!(governor.level(), FlowLevel::Aggregated);
         assert_eq!(rounds_until(&mut governor, 0.009, FlowLevel::Full), PATIENCE);
-        // A return under another budget does not make this one's wait longer.
+        // Waits under another budget do not matter for this one.
         governor.set_budget("1%".parse().unwrap());
         rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
         assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Full), PATIENCE);
@@ -459,7 +460,7 @@ mod tests {
         measured.programs[1] = (0.02, 1_000);
         measured.workloads = [(3, [75, 0, 0, 0]), (4, [25, 100, 0, 0])].into();
         assert!((measured.of(3) - 0.0075).abs() < 1e-9, "{}", measured.of(3));
-        // 900 runs for nothing weigh as much as 90.
+        // 900 idle runs cost as much as 90 others.
         let frames = 0.02 * 100.0 / 190.0;
         assert!((measured.of(4) - 0.0025 - frames).abs() < 1e-9, "{}", measured.of(4));
         assert_eq!(measured.of(5), 0.0);

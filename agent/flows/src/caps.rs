@@ -8,11 +8,11 @@ use leno_bpf_abi::flow::FlowLevel;
 
 use crate::budget::{CpuBudget, FrameUse, Governor, LevelChange, MeasuredCost, millionths};
 
-/// A workload without a budget of its own.
+/// The price of a workload without a budget of its own.
 const FREE: AccountingPrice =
     AccountingPrice { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
-/// A workload with a budget of its own, as any process can read it.
+/// A workload with a budget of its own, which any process can read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadCap {
     /// Its namespace.
@@ -23,7 +23,7 @@ pub struct WorkloadCap {
     pub price: AccountingPrice,
 }
 
-/// The workloads that have one, by their ids.
+/// The workloads with budgets, by their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 
@@ -31,7 +31,7 @@ pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 struct WorkloadBudget {
     governor: Governor,
     cost: f64,
-    /// Down and up.
+    /// How often its level was lowered and raised.
     steps: [u64; 2],
 }
 
@@ -50,12 +50,12 @@ impl Caps {
         self.0.is_empty()
     }
 
-    /// Whether the next round decides on the level of any of them.
+    /// Whether the next round may change the level of any of them.
     pub(crate) fn are_watching(&self) -> bool {
         self.0.values().any(|cap| cap.governor.is_watching())
     }
 
-    /// Bounds a workload; `None` takes the bound away. One that has a bound keeps its level and its sums.
+    /// Sets the budget of a workload; `None` removes it. A workload that has one keeps its level and its counters.
     pub(crate) fn set(
         &mut self,
         flows: &Flows,
@@ -79,7 +79,7 @@ impl Caps {
         Ok(())
     }
 
-    /// Takes one measurement in: each workload's own part of it. Returns the changes, by workload.
+    /// Handles one measurement, with each workload's own part of the cost. Returns the changes by workload.
     pub(crate) fn judge(
         &mut self,
         flows: &Flows,
@@ -99,13 +99,13 @@ impl Caps {
         Ok(changes)
     }
 
-    /// The price of each, and its steps down and up.
+    /// The price of each, and how often its level was lowered and raised.
     pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, AccountingPrice, [u64; 2])> {
         self.0.iter().map(|(workload, cap)| (*workload, cap.price(), cap.steps))
     }
 }
 
-/// Takes away the bounds that an earlier process set.
+/// Removes the budgets that an earlier process has set.
 pub(crate) fn clear(flows: &Flows, workloads: impl Iterator<Item = u32>) -> Result<(), Error> {
     for workload in workloads {
         if flows.cap(workload)? != FREE {

@@ -11,7 +11,7 @@ use leno_bpf_abi::flow::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The name of a workload that the maps do not have: they were written by another version.
+/// The name of a workload that is not in the maps, because another version has written them.
 const UNNAMED: &str = "?";
 
 /// The names of workloads by id: namespace and workload.
@@ -20,7 +20,7 @@ pub(crate) type WorkloadNames = BTreeMap<u32, (String, String)>;
 /// The difference between the kernel's clock and the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockOffset {
-    /// The Unix time at which the kernel's clock began.
+    /// The Unix time at which the kernel's clock was zero.
     began: Duration,
     now: Duration,
 }
@@ -44,7 +44,7 @@ pub enum FlowPeer {
     Outside,
 }
 
-/// A protocol by its number in IP, as flows have it.
+/// An IP protocol by its number, as in flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct IpProtocol(u8);
 
@@ -52,7 +52,7 @@ impl IpProtocol {
     pub(crate) const TCP: Self = Self(6);
     const NAMES: [&str; 6] = ["tcp", "icmp", "udp", "icmpv6", "sctp", "other"];
 
-    /// Sockets are those of TCP; frames have a number, or none if they are not IP.
+    /// Flows of sockets are TCP. Flows of frames have a protocol number, or none if they are not IP.
     pub(crate) fn new(owner: FlowOwner, number: u8) -> Self {
         match owner {
             FlowOwner::Wire => Self(number),
@@ -73,10 +73,10 @@ impl IpProtocol {
     }
 }
 
-/// One of the words of a field. (Serde borrows fields whose type is written as a reference.)
+/// A fixed word as the value of a field. (Serde would borrow a field whose type is written as a reference.)
 pub type FieldWord = &'static str;
 
-/// Reads a word that another process wrote.
+/// Parses a word that another process has written.
 fn word<'de, D: Deserializer<'de>>(from: D) -> Result<FieldWord, D::Error> {
     let text = String::deserialize(from)?;
     let all = FlowState::ALL.iter().map(|one| one.name());
@@ -90,7 +90,7 @@ fn word<'de, D: Deserializer<'de>>(from: D) -> Result<FieldWord, D::Error> {
 /// A connection of a workload, as `leno flows` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowConnection {
-    /// The kernel's number for the socket, which no other socket ever has; of frames, a number made of the addresses.
+    /// The kernel's unique number for the socket; for frames, a number that is computed from the addresses.
     pub cookie: u64,
     /// The workload's namespace.
     pub namespace: String,
@@ -99,7 +99,7 @@ pub struct FlowConnection {
     /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or `other`.
     #[serde(deserialize_with = "word")]
     pub protocol: FieldWord,
-    /// `application` or `proxy`: which of its programs has the socket; `wire` if frames are counted.
+    /// Which program owns the socket, `application` or `proxy`; `wire` if frames are counted.
     #[serde(deserialize_with = "word")]
     pub socket: FieldWord,
     /// `client` if the workload opened it, `server` if it accepted it.
@@ -109,7 +109,7 @@ pub struct FlowConnection {
     pub local: SocketAddr,
     /// The address that it is connected to.
     pub remote: SocketAddr,
-    /// What is at that address.
+    /// The owner of that address.
     pub peer: FlowPeer,
     /// `new`, `established`, `closing` or `closed`.
     #[serde(deserialize_with = "word")]
@@ -117,27 +117,27 @@ pub struct FlowConnection {
     /// How it ended, and which side ended it; `open` if it has not.
     #[serde(deserialize_with = "word")]
     pub end: FieldWord,
-    /// Payload that was sent, each byte once; of frames, all bytes on the wire.
+    /// Payload that was sent, without retransmissions; for frames, all bytes on the wire.
     pub bytes_sent: u64,
-    /// The same of what was received.
+    /// Payload that was received, likewise.
     pub bytes_received: u64,
     /// Segments that were sent.
     pub segments_sent: u32,
     /// Segments that were received.
     pub segments_received: u32,
-    /// Segments that were sent again; 57,344 at most.
+    /// Retransmitted segments; at most 57,344.
     pub retransmits: u32,
-    /// Smoothed round-trip time; as the other times above 32.8 ms in steps of 1.024 ms, 33 s at most.
+    /// Smoothed round-trip time. Like the other times, it has steps of 1.024 ms above 32.8 ms, and 33 s at most.
     pub rtt_us: u32,
-    /// Least round-trip time of the last five minutes.
+    /// Lowest round-trip time of the last five minutes.
     pub min_rtt_us: u32,
-    /// How long the handshake took; 0 if it is not done.
+    /// How long the handshake took; 0 if it is not complete.
     pub handshake_us: u32,
-    /// When it was begun, in milliseconds since 1970.
+    /// When it began, in milliseconds since 1970.
     pub first_seen_unix_ms: u64,
-    /// When it changed state last or was seen to have moved bytes.
+    /// When it last changed its state or was seen to move bytes.
     pub last_seen_unix_ms: u64,
-    /// From its begin to its end, or to now.
+    /// From its beginning to its end, or until now.
     pub duration_ms: u64,
 }
 
@@ -146,7 +146,7 @@ pub struct FlowConnection {
 pub struct ConnectionChange {
     /// When, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// The connection after it.
+    /// The connection after the change.
     #[serde(flatten)]
     pub connection: FlowConnection,
 }

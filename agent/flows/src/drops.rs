@@ -1,4 +1,4 @@
-//! Packets that the kernel dropped, under the names of workloads and of the kernel's reasons.
+//! Packets that the kernel dropped, by workload and by the kernel's reason.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::connection::{WorkloadNames, name_of};
 
-/// What packets share that are one row: namespace, workload, reason.
+/// The key of a row: namespace, workload, reason.
 pub(crate) type DropKey = [String; 3];
 
-/// Packets that were dropped, for people and programs.
+/// A number of dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropRow {
-    /// The namespace of the workload; empty for those that found no room in the kernel's table.
+    /// The namespace of the workload; empty for packets that did not fit into the kernel's table.
     pub namespace: String,
     /// The workload in whose network namespace they were dropped.
     pub workload: String,
@@ -24,10 +24,10 @@ pub struct DropRow {
     pub packets: u64,
 }
 
-/// The counts that were published last: at most as many rows as the kernel's table has room for.
+/// The last published counts: at most as many rows as the kernel's table has.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// Read once, when there is something to name.
+    /// Read once, when the first packet is dropped.
     reasons: BTreeMap<u32, String>,
     rows: BTreeMap<DropKey, u64>,
 }
@@ -39,7 +39,7 @@ impl Drops {
             self.reasons = drop_reasons().into_iter().collect();
         }
         for (of, count) in counts {
-            // The kernel counts what its table has no room for under the ID 0, which no workload has.
+            // The kernel counts packets that do not fit into its table under the ID 0, which no workload has.
             let row = if of.workload == 0 {
                 [String::new(), "other".to_owned(), "other".to_owned()]
             } else {
@@ -51,7 +51,7 @@ impl Drops {
         }
     }
 
-    /// The same as rows of their own.
+    /// The counts as rows.
     pub(crate) fn into_rows(self) -> Vec<DropRow> {
         let row = |([namespace, workload, reason], packets): (DropKey, u64)| DropRow {
             namespace,
@@ -67,7 +67,7 @@ impl Drops {
         self.rows.iter()
     }
 
-    /// The reasons of modules, for example of a network card's driver, are not in the kernel's list.
+    /// Reasons of kernel modules, for example of a network driver, are not in the kernel's list.
     fn reason(&self, number: u32) -> String {
         self.reasons.get(&number).cloned().unwrap_or_else(|| number.to_string())
     }

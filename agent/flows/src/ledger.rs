@@ -31,7 +31,7 @@ pub struct LedgerSettings {
 }
 
 impl LedgerSettings {
-    /// With other sizes, where they are given.
+    /// Replaces the sizes that are given.
     ///
     /// # Errors
     /// If a size is beyond its bounds.
@@ -40,23 +40,23 @@ impl LedgerSettings {
     }
 }
 
-/// See the module. All functions block for as long as the kernel takes.
+/// The accounts with their lock; see the module. All functions block for as long as the kernel takes.
 pub struct Ledger {
     held: Mutex<LedgerState>,
-    /// Tells the operator something, on one line.
+    /// Prints a line for the operator.
     say: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 struct LedgerState {
-    /// `None` once it has ended.
+    /// `None` after the end.
     accounts: Option<Accounts>,
-    /// The sizes that were wanted last.
+    /// The sizes of the last call of [`Ledger::resize`].
     sizes: FlowSizes,
     collected: Option<Instant>,
 }
 
 impl Ledger {
-    /// Attaches the programs to a cgroup ([`Accounts::start`]). `say` is told what the kernel refuses later.
+    /// Attaches the programs to a cgroup ([`Accounts::start`]). Later errors of the kernel are passed to `say`.
     ///
     /// # Errors
     /// If the kernel refuses the programs.
@@ -69,7 +69,7 @@ impl Ledger {
         Ok((Self::new(accounts, settings, Box::new(say)), earlier))
     }
 
-    /// The same, and goes on with what an earlier process enrolled ([`Accounts::resume`]).
+    /// Like [`Ledger::start`], but keeps what an earlier process enrolled ([`Accounts::resume`]).
     ///
     /// # Errors
     /// If the kernel refuses the programs.
@@ -100,10 +100,10 @@ impl Ledger {
         self.tell(changed);
     }
 
-    /// The same, for a caller that handles a refusal itself.
+    /// Like [`Ledger::change`], for a caller that handles the error.
     ///
     /// # Errors
-    /// What the kernel refuses, on one line.
+    /// The kernel's error, on one line.
     pub fn try_change(
         &self,
         change: impl FnOnce(&mut Accounts) -> Result<(), Error>,
@@ -134,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// One round: keeps the budget, and reads the counters unless a scrape has just done so.
+    /// One round: enforces the budget, and reads the counters unless a scrape has just done so.
     pub fn round(&self) {
         let kept = self.lock().accounts.as_mut().map_or(Ok(Vec::new()), Accounts::keep_budget);
         match kept {
@@ -146,20 +146,20 @@ impl Ledger {
         self.collect(ROUND / 2);
     }
 
-    /// The metrics in Prometheus' text format; empty once it has ended.
+    /// The metrics in Prometheus' text format; empty after the end.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.collect(FRESH);
         self.lock().accounts.as_ref().map(Accounts::metrics).unwrap_or_default()
     }
 
-    /// Private addresses of peers that have no name, as the last reading found them.
+    /// Private addresses of peers without a name, from the last reading.
     #[must_use]
     pub fn strangers(&self) -> Vec<IpAddr> {
         self.lock().accounts.as_ref().map(Accounts::strangers).unwrap_or_default()
     }
 
-    /// Reads no more, so that the pins can be removed.
+    /// Stops reading, so that the pins can be removed.
     pub fn end(&self) {
         self.lock().accounts = None;
     }

@@ -7,8 +7,8 @@
 //!     Reading  a thread, where payload is sampled    ─► requests of plain traffic ─┘
 //!  View       any process that may read the pins    ─► list, follow             ─► Connection
 //! ```
-//! Both meet only in the kernel: names and sums are pinned, so a reader needs no answer of the process that
-//! enrols, and the next such process goes on counting where the last one ended.
+//! Both meet only in the kernel: names and counters are pinned. So a reader does not depend on the process that enrols,
+//! and the next such process continues with the counters of the last one.
 //!
 //! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Ledger`], [`Accounts`],
 //! [`FlowView`], [`FlowConnection`].

@@ -105,7 +105,7 @@ families! {
         "Events of flows that were dropped because their reader was too slow.";
 }
 
-/// Everything but the sums of pairs.
+/// Everything except the counters of pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Gauges {
     pub(crate) entries: BTreeMap<FlowState, u64>,
@@ -114,14 +114,14 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
-    /// Samples of payload, those that were lost, and connections and requests that were given up for others.
+    /// Samples of payload, lost samples, and connections and requests that were evicted for others.
     pub(crate) samples: [u64; 4],
-    /// Rows of requests that are not in the table.
+    /// Rows of requests that did not fit into the table.
     pub(crate) rows_left_out: u64,
     pub(crate) price: Option<AccountingPrice>,
-    /// Of workloads with a budget of their own.
+    /// The workloads with a budget of their own.
     pub(crate) caps: Vec<CapRow>,
-    /// Down and up.
+    /// How often the common level was lowered and raised.
     pub(crate) steps: [u64; 2],
     /// Connections that are not listed, and that are not accounted for, because of the level.
     pub(crate) reduced: [u64; 2],
@@ -133,11 +133,11 @@ pub(crate) struct CapRow {
     pub(crate) namespace: String,
     pub(crate) workload: String,
     pub(crate) price: AccountingPrice,
-    /// Down and up.
+    /// How often its level was lowered and raised.
     pub(crate) steps: [u64; 2],
 }
 
-/// What was counted by workload.
+/// The counters by workload.
 pub(crate) struct WorkloadCounts<'a> {
     pub(crate) pairs: &'a pairs::PublishedFlows,
     pub(crate) requests: &'a requests::PublishedRequests,
@@ -195,7 +195,7 @@ pub(crate) fn text(counted: &WorkloadCounts<'_>, gauges: &Gauges) -> String {
     text
 }
 
-/// Adds what accounting itself costs, and what was left out for it.
+/// Adds the cost of accounting, and what was left out because of it.
 fn add_price(page: &mut leno_program::Family<'_>, family: FamilyText, gauges: &Gauges) {
     match (family, &gauges.price) {
         (STEPS, _) => {
@@ -220,7 +220,7 @@ fn add_price(page: &mut leno_program::Family<'_>, family: FamilyText, gauges: &G
     }
 }
 
-/// Adds what one workload with a budget of its own has of a family.
+/// Adds the values of a family for one workload with a budget of its own.
 fn add_cap(page: &mut leno_program::Family<'_>, family: FamilyText, cap: &CapRow) {
     let labels = [("namespace", &*cap.namespace), ("workload", &*cap.workload)];
     let with = |label, value| [&labels[..], &[(label, value)]].concat();
@@ -241,7 +241,7 @@ fn add_cap(page: &mut leno_program::Family<'_>, family: FamilyText, cap: &CapRow
     }
 }
 
-/// Adds what one pair has of a family.
+/// Adds the values of a family for one pair.
 fn add_pair(
     page: &mut leno_program::Family<'_>,
     family: FamilyText,
@@ -295,7 +295,7 @@ fn labels(pair: &ConnectionPair) -> Labels<'_> {
     ]
 }
 
-/// The labels of both ends; `None`: of what is beyond a bound.
+/// The labels of both ends; `None` for everything beyond a bound.
 pub(crate) fn peer_labels(of: Option<&(String, String, FlowPeer)>) -> [(&'static str, &str); 4] {
     let (namespace, workload, peer_namespace, peer_workload) = match of {
         None => ("", "other", "", "other"),

@@ -1,4 +1,4 @@
-//! What the network namespace of a workload shows of it: its addresses, and the outer end of its interface.
+//! What a workload's network namespace contains: its addresses, and the interface whose outer end is on this machine.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +14,15 @@ use rtnetlink::{Handle, new_connection};
 
 /// The namespace of this process.
 const OWN: &str = "/proc/self/ns/net";
-/// The interface that CNI gives a pod; others are of further networks.
+/// The interface that CNI gives a pod. Others belong to further networks.
 const FIRST: &str = "eth0";
 
-/// See the module.
+/// The addresses and the interface of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespace {
     /// The addresses of its interfaces, without loopback and link-local ones.
     pub addresses: Vec<IpAddr>,
-    /// The end of its interface in the namespace of this process; `None` if it has none there.
+    /// The outer end of its interface, in the namespace of this process; `None` if it is not there.
     pub port: Option<WorkloadInterface>,
 }
 
@@ -45,7 +45,7 @@ impl Namespace {
     }
 }
 
-/// Asks the kernel on this thread, in its namespace.
+/// Sends a request to the kernel, on this thread and in its namespace.
 fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -56,14 +56,14 @@ fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
     })
 }
 
-/// An interface in the workload's namespace, and its other end, each by its index where it is.
+/// An interface in the workload's namespace and its other end, each with its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InterfaceEnds {
     inner: u32,
     outer: u32,
 }
 
-/// The addresses of this namespace, and both ends of its interface.
+/// The addresses in this namespace, and both ends of its interface.
 async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<InterfaceEnds>)> {
     let mut addresses = Vec::new();
     let mut all = netlink.address().get().execute();
@@ -85,8 +85,8 @@ async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<InterfaceEnd
     Ok((addresses, first.or_else(|| links.iter().find_map(ends))))
 }
 
-/// The name of the outer end, if it is in this namespace and leads back to the inner one: the other end of an interface may be in a third
-/// namespace, where other interfaces have these numbers.
+/// The name of the outer end, if it is in this namespace and leads back to the inner one. The other end may be in a
+/// third namespace, and this one may have other interfaces with the same indexes.
 async fn name_of(netlink: &Handle, ends: InterfaceEnds) -> io::Result<Option<String>> {
     match netlink.link().get().match_index(ends.outer).execute().try_next().await {
         Ok(link) => {

@@ -1,4 +1,4 @@
-//! The sums of pairs under names, as counters that only grow, within a budget of series.
+//! The counters of pairs with names. They only grow, and the number of series is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,29 +6,29 @@ use leno_bpf_abi::flow::{FlowOwner, FlowPair, FlowRole, FlowSums};
 
 use crate::connection::{FlowPeer, IpProtocol, WorkloadNames, name_of, peer_of};
 
-/// Most pairs that have series of their own, about 20 for each: what a Prometheus server takes from one
-/// target without notice. Further pairs are added to the pair [`OTHER`].
+/// Most pairs with series of their own, about 20 for each: a Prometheus server can easily scrape that many from one
+/// target. Further pairs are counted under [`OTHER`].
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
-/// The connections that a row of sums counts.
+/// The key of a row: the connections that it counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnectionPair {
-    /// Namespace and workload; `None` for pairs beyond a bound.
+    /// Namespace, workload and peer; `None` for pairs beyond a bound.
     pub(crate) of: Option<(String, String, FlowPeer)>,
     pub(crate) role: FlowRole,
     pub(crate) owner: FlowOwner,
     pub(crate) protocol: &'static str,
 }
 
-/// The sums that were published last.
+/// The last published counters.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedFlows {
-    /// Pairs with series of their own: the first ones that were seen.
+    /// Pairs with series of their own: the ones that were seen first.
     shown: BTreeSet<ConnectionPair>,
     sums: BTreeMap<ConnectionPair, Sums>,
 }
 
-/// Sums in the order of `FlowSums`.
+/// Counters in the order of `FlowSums`.
 pub(crate) type Sums = [u64; 11 + 8];
 
 impl PublishedFlows {
@@ -48,7 +48,7 @@ impl PublishedFlows {
             let protocol = IpProtocol::new(owner, key.protocol).name();
             let (namespace, workload) = name_of(names, key.workload);
             let of = (namespace, workload, peer_of(names, key.peer));
-            // The kernel counts what its table has no room for under the ID 0, which no workload has.
+            // The kernel counts what does not fit into its table under the ID 0, which no workload has.
             let of = (key.workload != 0).then_some(of);
             let pair = self.within_budget(ConnectionPair { of, role, owner, protocol });
             folded += usize::from(pair.of.is_none() && key.workload != 0);
@@ -66,12 +66,12 @@ impl PublishedFlows {
         folded
     }
 
-    /// The pairs with their sums, without those that have none.
+    /// The pairs and their counters, without pairs that have counted nothing.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&ConnectionPair, &Sums)> {
         self.sums.iter().filter(|(_, sums)| sums.iter().any(|sum| *sum > 0))
     }
 
-    /// The pair itself, or that of the others.
+    /// The pair itself if it has series of its own, else the pair [`OTHER`].
     fn within_budget(&mut self, pair: ConnectionPair) -> ConnectionPair {
         if self.shown.contains(&pair) {
             return pair;
@@ -133,7 +133,7 @@ mod tests {
         let names = names(1_100);
         let all: Vec<_> = (2..1_102).map(|id| pair(id, 1)).collect();
         assert_eq!(published.take_in(&all, &names), 100);
-        // The same ones are shown when the kernel lists them in another order.
+        // The same pairs keep their series if the kernel lists them in another order.
         let turned: Vec<_> = all.into_iter().rev().collect();
         assert_eq!(published.take_in(&turned, &names), 100);
         assert_eq!(published.sums().count(), MAX_PAIRS + 1);

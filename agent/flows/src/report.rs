@@ -1,4 +1,5 @@
-//! What has programs on a machine, and what they are: rows for operators, of this machine or of a node whose agent sends them.
+//! The owners of kernel programs, and their programs and maps: rows for operators, about this machine, or from the
+//! agent of a node.
 
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_bpf::{Error, LeftoverPrograms, PinRoot};
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::caps::WorkloadCap;
 use crate::view::FlowView;
 
-/// What has programs.
+/// An owner of programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnerRow {
     /// The name under which they were attached.
@@ -16,44 +17,44 @@ pub struct OwnerRow {
     pub does: String,
     /// The version of Leno that attached them.
     pub version: String,
-    /// Whether any of them is attached still.
+    /// Whether any of them is still attached.
     pub attached: bool,
-    /// Of what accounts for flows.
+    /// The cost, for an owner that accounts for flows.
     #[serde(flatten)]
     pub price: Option<PriceColumns>,
-    /// Of what accounts for flows: why dropped packets are not counted; `None` if they are.
+    /// Why an owner that accounts for flows does not count dropped packets; `None` if they are.
     #[serde(default)]
     pub drops_not_counted: Option<String>,
-    /// Where the pins are.
+    /// The path of the pins.
     pub pins: String,
 }
 
-/// What accounting for flows costs.
+/// The cost of accounting for flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceColumns {
-    /// How much is accounted for.
+    /// The level of accounting.
     pub level: String,
-    /// The share of the machine's CPU time that was measured last.
+    /// The last measured share of the machine's CPU time.
     pub cpu_percent: f64,
-    /// Its bound; `None` without one.
+    /// Its budget; `None` without one.
     pub cpu_budget_percent: Option<f64>,
-    /// Workloads with a bound of their own.
+    /// Workloads with a budget of their own.
     #[serde(default)]
     pub workloads: Vec<WorkloadPrice>,
 }
 
-/// What accounting for one workload costs.
+/// The cost of accounting for one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadPrice {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub workload: String,
-    /// How much of it is accounted for, where the level of all allows that.
+    /// Its own level; the common level may be lower.
     pub level: String,
-    /// Its part of what was measured last, as a share of the machine's CPU time.
+    /// Its part of the last measurement, as a share of the machine's CPU time.
     pub cpu_percent: f64,
-    /// Its bound.
+    /// Its budget.
     pub cpu_budget_percent: f64,
 }
 
@@ -68,11 +69,11 @@ pub struct ProgramRow {
     pub id: u32,
     /// What it is attached to.
     pub attached_to: String,
-    /// How many instructions the verifier followed.
+    /// How many instructions the verifier has processed.
     pub verified_instructions: u32,
-    /// How often it ran while the kernel counted that.
+    /// How often it ran while the kernel counted runs.
     pub runs: u64,
-    /// The time of such a run.
+    /// The mean time of a run.
     pub ns_per_run: Option<u64>,
 }
 
@@ -88,13 +89,13 @@ pub struct MapRow {
     /// The kernel's name of its type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Most entries; of a ring buffer the bytes.
+    /// Most entries; for a ring buffer, its bytes.
     pub capacity: u32,
-    /// Kernel memory that it takes now.
+    /// Kernel memory that it uses now.
     pub memory_bytes: u64,
 }
 
-/// What has programs on this machine.
+/// The owners of programs on this machine.
 ///
 /// # Errors
 /// If the pins cannot be read.
@@ -140,7 +141,7 @@ pub fn maps() -> Result<Vec<MapRow>, Error> {
     Ok(inspect::maps(&PinRoot::find()?)?.into_iter().map(row).collect())
 }
 
-/// `None` of programs of another version.
+/// `None` for programs of another version.
 fn price_of(view: &FlowView) -> Option<PriceColumns> {
     let price = view.price().ok()?;
     let percent = |millionths: u32| f64::from(millionths) / 1e4;

@@ -1,4 +1,4 @@
-//! Requests as proxies count them, under the same names and with the same life as the sums of connections.
+//! Requests that proxies have counted, with the same names and the same lifetime as the counters of connections.
 //!
 //! ```text
 //!  memory of a worker ── every round ──► row {memory, claim}: as much as the worker has counted
@@ -6,8 +6,8 @@
 //!                                            ▼
 //!                                        row {0, labels}: the sum of all that have ended
 //! ```
-//! Rows are written whole and never added to, but for the second kind, which notes the row that was added last: a process
-//! that is killed at any point leaves nothing that the next one counts twice.
+//! Rows are overwritten as a whole, and not incremented. Rows of the second kind are sums, and record which row was
+//! last added. So if a process is killed at any point, the next one does not count anything twice.
 
 mod ledger;
 mod metrics;

@@ -1,4 +1,4 @@
-//! Where flows are read, as documents and flags choose it.
+//! The source of flow metrics, as documents and flags set it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,24 +6,24 @@ use std::str::FromStr;
 /// The value of `leno.dev/flow-metrics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FlowMetricsSource {
-    /// From the kernel's own counters of sockets: nothing runs per packet.
+    /// The kernel's own counters of sockets: nothing runs per packet.
     #[default]
     Sockets,
-    /// From the frames of its interface: also UDP, ICMP, and what programs without a socket send.
+    /// The frames of its interface. They include UDP, ICMP, and packets that programs send without a socket.
     Packets,
-    /// From frames as well, and payload is sampled, from which requests of plain traffic are read. Of a workload with a proxy
-    /// the same as [`FlowMetricsSource::Packets`]: its requests come from that.
+    /// Frames as well, and in addition requests of plain traffic, which are read from samples of payload. For a
+    /// workload with a proxy the same as [`FlowMetricsSource::Packets`], because the proxy counts its requests.
     Requests,
-    /// Nowhere: the workload is not accounted for.
+    /// None: the workload is not accounted for.
     Off,
 }
 
-/// A text that is no [`FlowMetricsSource`].
+/// A text that is not a [`FlowMetricsSource`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownFlowMetricsSource(String);
 
 impl FlowMetricsSource {
-    /// All, in the order of what they cost.
+    /// All, in the order of their cost.
     pub const ALL: [Self; 4] = [Self::Off, Self::Sockets, Self::Packets, Self::Requests];
 
     /// Whether frames are counted.

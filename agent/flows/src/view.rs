@@ -1,4 +1,4 @@
-//! Reading flows from pins, by any process that may.
+//! Reads flows from pins; any process that may read the pins can use it.
 
 use std::cmp::Reverse;
 
@@ -44,15 +44,15 @@ impl FlowView {
         self.list_latest(usize::MAX).map(|(flows, missing, _)| (flows, missing))
     }
 
-    /// The same, of the flows that have changed last, at most `most`; and how many others the table has. Takes memory for those
-    /// that it returns, whatever the size of the table.
+    /// Returns at most `most` flows, those with the latest changes, and how many others the table has. Uses memory only
+    /// for what it returns, whatever the size of the table.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn list_latest(&self, most: usize) -> Result<(Vec<FlowConnection>, u64, usize), Error> {
         let _lock = self.flows.lock_pins()?;
-        // The counter of added flows is read before the table, that of removed ones after it. So a flow
-        // that comes or goes meanwhile does not count as evicted.
+        // The number of added flows is read before the table, and that of removed ones after it, so a flow that is
+        // added or removed meanwhile does not count as evicted.
         let added = self.flows.totals()?.added;
         self.flows.refresh()?;
         let (mut latest, mut present) = (Vec::new(), 0);
@@ -77,7 +77,7 @@ impl FlowView {
         Ok((all, evicted + totals.unlisted, left_out))
     }
 
-    /// Requests by pair, as they were read from proxies last; the process that enrols reads them every 5 s.
+    /// Requests by pair, as last read from proxies; the process that enrols reads them every 5 s.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -87,7 +87,7 @@ impl FlowView {
         Ok(sums.iter().map(|(pair, sums)| RequestRow::new(pair, sums)).collect())
     }
 
-    /// Requests of plain traffic, as they were read from samples last; the process that enrols keeps them every 5 s.
+    /// Requests of plain traffic, as last read from samples; the process that enrols stores them every 5 s.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -95,7 +95,7 @@ impl FlowView {
         Ok(wire::list(&self.flows.wire_requests()?, &names(&self.flows)?))
     }
 
-    /// The level of accounting, its budget of CPU, and the CPU that it takes.
+    /// The level of accounting, its CPU budget, and its CPU use.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -103,7 +103,7 @@ impl FlowView {
         self.flows.price()
     }
 
-    /// The workloads with a budget of their own, in the order of their names.
+    /// The workloads with a budget of their own, sorted by name.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -135,7 +135,7 @@ impl FlowView {
         self.flows.drops_are_not_counted()
     }
 
-    /// Gives the table and the ring of events other sizes while the programs go on; `None` keeps one.
+    /// Resizes the table and the ring of events while the programs run; `None` keeps a size.
     ///
     /// # Errors
     /// If a size is beyond its bound, the events have a reader, or the kernel refuses.
@@ -143,10 +143,10 @@ impl FlowView {
         self.flows.resize(flows, events)
     }
 
-    /// Replaces the programs by those of this build while they go on counting, if `self_test` succeeds.
+    /// Replaces the programs by those of this build while they count, if `self_test` succeeds.
     ///
     /// # Errors
-    /// If the self-test fails or the kernel refuses; the earlier programs go on then.
+    /// If the self-test fails or the kernel refuses. Then the earlier programs stay.
     pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self.flows.upgrade(self_test)
     }
@@ -173,7 +173,7 @@ impl FlowEvents<'_> {
         if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
             self.names = names(self.flows)?;
         }
-        // One that is known from frames alone may have become a workload's.
+        // A flow that was only known from frames may have been assigned to a workload.
         let uncertain = |number| !self.locals.is_certain(number);
         if events.iter().filter_map(|event| event.flow.local_number()).any(uncertain) {
             self.locals = self.flows.locals()?;
@@ -182,7 +182,7 @@ impl FlowEvents<'_> {
         Ok(events.iter().map(|event| ConnectionChange::new(event, names, locals, clock)).collect())
     }
 
-    /// How many changes were dropped since this reader began, because it was too slow.
+    /// How many changes were dropped since this reader started, because it was too slow.
     ///
     /// # Errors
     /// If the counter cannot be read.

@@ -1,4 +1,4 @@
-//! Requests of plain traffic, read from samples of payload that the programs take where no proxy counts requests.
+//! Reads requests of plain traffic from samples of payload, which the kernel programs take if no proxy counts requests.
 //!
 //! ```text
 //!  samples ── Sampler, a thread ──► Talks: one Talk for each connection, with the parser of its protocol
@@ -6,7 +6,7 @@
 //!                                       ▼
 //!                                     Rows ── each reading ──► wire_requests (kernel), metrics
 //! ```
-//! Parsers see bytes of other programs: what they cannot read counts as nothing, and never as an error.
+//! Parsers see bytes of arbitrary programs. What they cannot parse is ignored, and is never an error.
 
 #![cfg_attr(
     not(test),
@@ -26,20 +26,20 @@ pub use metrics::WireRow;
 pub(crate) use metrics::{PublishedWire, add_family, list};
 pub(crate) use sampler::WireSampling;
 
-/// A request with what came of it, as samples show it.
+/// A request and its result, as samples show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampledRequest {
     /// `http1`, `redis` and so on.
     pub protocol: &'static str,
     /// The kind of request.
     pub kind: &'static str,
-    /// What came of it.
+    /// Its result.
     pub result: &'static str,
-    /// From its first byte to that of the response, if that was seen.
+    /// The time from its first byte to that of the response, if that was seen.
     pub took_ns: Option<u64>,
 }
 
-/// Reads samples in their order as the aggregator does, and ends all connections then. It needs no kernel.
+/// Reads samples in order like the aggregator, and then ends all connections. It needs no kernel.
 #[must_use]
 pub fn read_samples(samples: &[FlowSample]) -> Vec<SampledRequest> {
     let (mut talks, mut found) = (conversations::Conversations::default(), Vec::new());

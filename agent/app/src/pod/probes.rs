@@ -1,4 +1,4 @@
-//! The HTTP probes of a pod, as its node proxy reads them.
+//! The HTTP probes of a pod, for its node proxy.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
-/// The longest text that is handed over, as a message to the supervisor has it: that has a bound.
+/// Longest text, because messages to the supervisor have a bounded length.
 const MAX_LENGTH: usize = 8 * 1024;
 
-/// The probes, as JSON in the form of the proxy's `--probes`; empty without probes. Those over TLS and of gRPC are left
-/// out: they are answered under permissive mTLS alone. A TCP probe is answered by the listener.
+/// The probes, as JSON in the form of the proxy's `--probes`; empty without probes. HTTPS and gRPC probes are left out:
+/// they only work under permissive mTLS. TCP probes are answered by the listener.
 pub(super) fn of(spec: Option<&PodSpec>) -> String {
     let mut all = BTreeMap::new();
     let containers = |spec: &'_ PodSpec| {

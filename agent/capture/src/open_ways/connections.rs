@@ -1,4 +1,4 @@
-//! TCP connections of a network namespace that its proxy has no part in, by /proc/net/tcp (proc_net(5)).
+//! Finds TCP connections of a network namespace that bypass its proxy, in /proc/net/tcp (proc_net(5)).
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -12,7 +12,7 @@ use leno_types::{canonical, ports};
 use crate::command::inside;
 use crate::error::Error;
 
-/// Most sockets that are read: all that a pod has in use, with its proxy's. Each takes some hundred bytes of text.
+/// Most sockets that are read: more than a pod and its proxy use. Each takes some hundred bytes of text.
 const MAX_SOCKETS: usize = 65_536;
 
 /// `TCP_ESTABLISHED` and `TCP_LISTEN` of net/tcp_states.h.
@@ -53,7 +53,7 @@ pub(super) fn read(netns: &Path) -> Result<Option<Vec<Socket>>, Error> {
     })
 }
 
-/// The connections of applications that no socket of the proxy is at the other end of.
+/// The connections of applications that have no socket of the proxy at the other end.
 ///
 /// ```text
 ///  outbound                                    inbound
@@ -67,7 +67,7 @@ pub(super) fn past_the_proxy(
     excluded: &[(IpAddr, u8)],
 ) -> Vec<String> {
     let is_proxys = |socket: &Socket| {
-        // The kernel names no user for a socket that is not accepted yet, or is closed already.
+        // The kernel shows no user for a socket that is not accepted yet, or that is closed already.
         proxy_users.contains(&socket.user)
             || socket.inode == 0
             || [ports::OUTBOUND, ports::INBOUND].contains(&socket.local.port())
@@ -102,7 +102,7 @@ fn parse(line: &str) -> Option<Socket> {
     let local = address(words.nth(1)?)?;
     let remote = address(words.next()?)?;
     let state = u8::from_str_radix(words.next()?, 16).ok()?;
-    // Behind the queues, the timer and the retransmissions.
+    // After the queues, the timer and the retransmissions.
     let user = words.nth(3)?.parse().ok()?;
     let inode = words.nth(1)?.parse().ok()?;
     Some(Socket { local, remote, state, user, inode })
@@ -172,12 +172,12 @@ mod tests {
 
     #[test]
     fn what_is_steered_or_left_alone_is_not_past_the_proxy() {
-        // Netfilter: the client keeps the original destination.
+        // Netfilter: the client's socket shows the original destination.
         let redirected = [
             socket("10.0.0.2:40000", "10.1.0.1:80", APPLICATION),
             socket("10.0.0.2:15001", "10.0.0.2:40000", PROXY),
         ];
-        // eBPF: the client is connected to the listener.
+        // eBPF: the client's socket is connected to the listener.
         let connected = [
             socket("127.0.0.1:40000", "127.0.0.1:15001", APPLICATION),
             socket("127.0.0.1:15001", "127.0.0.1:40000", PROXY),
@@ -191,7 +191,7 @@ mod tests {
         for sockets in [&redirected[..], &connected, &inbound, &excluded, &closing] {
             assert!(past(sockets).is_empty(), "{sockets:?}");
         }
-        // The proxy has accepted it, or closed it with bytes that the application has not read.
+        // The proxy has accepted it, or has closed it while the application has unread bytes.
         for half in [
             socket("10.0.0.2:15001", "10.0.0.2:40000", 0),
             socket("10.0.0.2:15001", "10.0.0.2:40000", PROXY),

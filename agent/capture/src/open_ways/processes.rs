@@ -1,4 +1,4 @@
-//! What processes of a workload may do, by /proc (proc_pid_status(5), capabilities(7)).
+//! What the processes of a workload are permitted to do, by /proc (proc_pid_status(5), capabilities(7)).
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ const PROXY: &str = "leno-proxy";
 /// `NS_GET_USERNS` of linux/nsfs.h.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
-/// A bit of a process's capabilities.
+/// The number of a capability's bit.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Capability {
     DacOverride = 1,
@@ -35,7 +35,8 @@ pub(super) struct Process {
     pub(super) user: u32,
     /// The capabilities that it may use in the network namespace.
     capabilities: u64,
-    /// Whether a hierarchy of control groups is mounted where it may write, if its user may.
+    /// Whether a writable hierarchy of control groups is mounted for it; its user must also be permitted to write
+    /// there.
     pub(super) writes_cgroups: bool,
 }
 
@@ -44,7 +45,7 @@ impl Process {
         self.capabilities & (1 << capability as u32) != 0
     }
 
-    /// Whether it is the proxy, by its program's name, its user, and that it has no capability.
+    /// Whether it is the proxy: it has the proxy's program name and user, and no capability.
     pub(super) fn is_proxy(&self, users: &[u32]) -> bool {
         self.program == PROXY && users.contains(&self.user) && self.capabilities == 0
     }
@@ -54,10 +55,10 @@ impl Process {
     }
 }
 
-/// A namespace, by the device and the inode of its file.
+/// A namespace, identified by the device and the inode of its file.
 type NamespaceId = (u64, u64);
 
-/// Those of the processes that still run and are in this network namespace.
+/// Reads the processes that still run and are in this network namespace.
 pub(super) fn read(netns: &Path, pids: &[u32]) -> Result<Vec<Process>, Error> {
     let failed = |action: &str| Error::io(format!("{action} {}", netns.display()));
     let namespace = File::open(netns).map_err(failed("open"))?;
@@ -80,8 +81,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// `None` if the process is in another network namespace. `rulers`: the user namespaces in which capabilities count for
-/// this one.
+/// `None` if the process is in another network namespace. `rulers`: the user namespaces whose capabilities apply to
+/// this network namespace.
 fn read_one(
     pid: u32,
     network: NamespaceId,
@@ -126,12 +127,12 @@ fn parse_status(text: &str) -> Process {
         let value = value.trim();
         match name {
             "Name" => value.clone_into(&mut process.program),
-            // Real, effective, saved, of the file system.
+            // Real, effective, saved, and file system user.
             "Uid" => {
                 let effective = value.split_whitespace().nth(1);
                 process.user = effective.and_then(|user| user.parse().ok()).unwrap_or_default();
             }
-            // What it may put into its effective ones at any time.
+            // The capabilities that it may add to its effective set at any time.
             "CapPrm" => process.capabilities = u64::from_str_radix(value, 16).unwrap_or_default(),
             _ => {}
         }
@@ -139,7 +140,7 @@ fn parse_status(text: &str) -> Process {
     process
 }
 
-/// Whether `/proc/<pid>/mountinfo` has a hierarchy of version 2 that is mounted for writing.
+/// Whether `/proc/<pid>/mountinfo` has a writable mount of a version 2 hierarchy.
 fn has_writable_cgroups(text: &str) -> bool {
     text.lines().any(|line| {
         let Some((mount, file_system)) = line.split_once(" - ") else { return false };

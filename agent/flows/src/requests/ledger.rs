@@ -1,4 +1,4 @@
-//! The rows of the kernel's table, brought up to date from what proxies have counted.
+//! Updates the rows of the kernel's table from what proxies have counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use leno_requests::{CLASSES, GRPC_STATUSES, Histogram, Labels, RequestCounts};
 use super::metrics::{add_all, labels_of};
 use super::proxies::{ProxyCgroup, ProxyWorkers};
 
-/// Most rows of what has ended; more are added to those named `other`.
+/// Most rows of ended workers; further ones are added to the row `other`.
 const MAX_ENDED: usize = 4_096;
 
-/// Where rows are kept.
+/// The table that holds the rows.
 pub(super) trait RequestTable {
     fn set(&self, key: &FlowRequestKey, row: &FlowRequests) -> Result<(), Error>;
     fn remove(&self, key: &FlowRequestKey) -> Result<(), Error>;
@@ -29,21 +29,21 @@ impl RequestTable for Flows {
     }
 }
 
-/// All rows, as the table has them.
+/// All rows of the table.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     proxies: ProxyWorkers,
     rows: BTreeMap<FlowRequestKey, FlowRequests>,
-    /// The memory of workers that run.
+    /// The memory of running workers.
     running: BTreeSet<u64>,
-    /// Whether rows of memory that was not found are of workers that have ended.
+    /// Whether a row whose memory was not found belongs to a worker that has ended.
     all_are_known: bool,
-    /// Rows that could not be taken in.
+    /// Rows that could not be stored.
     left_out: u64,
 }
 
 impl Requests {
-    /// Begins with the rows that an earlier process left.
+    /// Starts with the rows that an earlier process has left.
     pub(crate) fn resume(flows: &Flows) -> Result<Self, Error> {
         let mut requests =
             Self { rows: flows.requests()?.into_iter().collect(), ..Self::default() };
@@ -51,12 +51,12 @@ impl Requests {
         Ok(requests)
     }
 
-    /// From now on rows whose memory is not found in a round are of workers that have ended.
+    /// From now on a row whose memory is not found in a round belongs to a worker that has ended.
     pub(crate) fn know_all(&mut self) {
         self.all_are_known = true;
     }
 
-    /// How many rows were left out in the last round.
+    /// How many rows did not fit in the last round.
     pub(crate) fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -65,7 +65,7 @@ impl Requests {
         self.rows.values()
     }
 
-    /// One round.
+    /// One round of reading all workers.
     ///
     /// # Errors
     /// If the kernel refuses a row; the next round tries again.
@@ -80,7 +80,7 @@ impl Requests {
         self.running.clear();
         let taken = proxies.for_each(|worker, has_ended| {
             self.running.insert(worker.identity);
-            // The writer was changing labels: the next round has the same numbers or more.
+            // The worker was just changing labels. The next round reads the same numbers or higher ones.
             let Some(counted) = worker.memory.read_rows() else { return Ok(()) };
             self.take_in_worker(flows, worker.identity, &counted)?;
             if has_ended { self.end_worker(flows, worker.identity) } else { Ok(()) }
@@ -96,7 +96,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Has the rows of a worker as it has counted them, and ends those that it has freed.
+    /// Updates the rows of a worker, and ends those that it has freed.
     fn take_in_worker(
         &mut self,
         table: &impl RequestTable,
@@ -129,7 +129,7 @@ impl Requests {
         self.rows_of(memory).iter().try_for_each(|key| self.end(table, key))
     }
 
-    /// Adds a row to those of what has ended, and removes it.
+    /// Adds a row to the sum of ended rows, and removes it.
     fn end(&mut self, table: &impl RequestTable, key: &FlowRequestKey) -> Result<(), Error> {
         let Some(row) = self.rows.get(key) else { return Ok(()) };
         let (ended, mut sum) = self.ended(row);
@@ -142,7 +142,7 @@ impl Requests {
         Ok(())
     }
 
-    /// The row that a row is added to when it ends.
+    /// The sum that a row is added to when it ends.
     fn ended(&self, row: &FlowRequests) -> (FlowRequestKey, FlowRequests) {
         let of = |labels: [u8; 512]| {
             let mut claim = number_of(&labels);
@@ -168,7 +168,7 @@ impl Requests {
         (key, found.unwrap_or_else(|| none(labels)))
     }
 
-    /// An earlier process may have been killed between the two steps of [`Requests::end`].
+    /// Completes an interrupted [`Requests::end`]: an earlier process may have been killed between its two steps.
     fn finish_interrupted(&mut self, table: &impl RequestTable) -> Result<(), Error> {
         let folded = |row: &FlowRequests| FlowRequestKey {
             memory: row.folded_memory,
@@ -198,7 +198,7 @@ fn number_of(labels: &[u8]) -> u64 {
     })
 }
 
-/// What a worker has counted, as the table has it.
+/// The row for a worker's counts.
 fn row_of(counted: &RequestCounts) -> FlowRequests {
     FlowRequests {
         labels: padded(&counted.labels),
@@ -229,13 +229,13 @@ fn add(sum: &mut FlowRequests, row: &FlowRequests) {
     sum.duration_us = sum.duration_us.wrapping_add(row.duration_us);
 }
 
-/// Labels of what is beyond the bound: the direction and the encryption alone.
+/// The labels of rows beyond the bound: only the direction and the encryption.
 fn other(row: &FlowRequests) -> [u8; 512] {
     let text = labels_of(row).and_then(|labels| labels.other().to_text());
     text.map_or(row.labels, |text| padded(&text))
 }
 
-/// The bytes of labels, with zeroes after them.
+/// The bytes of labels, padded with zeroes.
 fn padded(text: &str) -> [u8; 512] {
     let mut bytes = [0; 512];
     bytes[..text.len()].copy_from_slice(text.as_bytes());

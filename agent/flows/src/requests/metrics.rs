@@ -10,20 +10,20 @@ use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, FamilyText};
 
 /// Most pairs that have series of their own, about 25 for each.
 const MAX_PAIRS: usize = 500;
-/// A page has each third of the bounds that proxies have: 0.1, 0.3, 1 ms and so on.
+/// The page has every third bound of the proxies' histograms: 0.1, 0.3, 1 ms and so on.
 const BOUND_STEP: usize = 3;
-/// Statuses by class, by their index.
+/// The classes of statuses, by their index.
 const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What requests are added up by: the labels of the proxy's own metrics.
+/// The key by which requests are summed: the labels of the proxy's own metrics.
 pub(crate) type PairOfRequests = Labels<String>;
 
 /// The requests of a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestSums {
-    /// By class of status: those of no class, then 1xx to 5xx.
+    /// By class of status: those without a status, then 1xx to 5xx.
     pub classes: [u64; CLASSES],
-    /// gRPC calls by status; the last one is all that gRPC does not define.
+    /// gRPC calls by status; the last entry is for undefined statuses.
     pub grpc: [u64; GRPC_STATUSES],
     /// How long they took.
     pub durations: Histogram,
@@ -32,15 +32,15 @@ pub(crate) struct RequestSums {
 /// A row of the list of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
-    /// `inbound` if the server's proxy counted, `outbound` if the client's did.
+    /// `inbound` if the server's proxy has counted, `outbound` if the client's has.
     pub direction: String,
-    /// The client's namespace and name.
+    /// The client's namespace.
     pub client_namespace: String,
-    /// As above.
+    /// The client's name.
     pub client: String,
-    /// The server's namespace and name.
+    /// The server's namespace.
     pub server_namespace: String,
-    /// As above.
+    /// The server's name.
     pub server: String,
     /// The service through which the client called.
     pub service: String,
@@ -52,11 +52,11 @@ pub struct RequestRow {
     pub classes: BTreeMap<String, u64>,
     /// gRPC calls by status, without those that did not occur.
     pub grpc: BTreeMap<String, u64>,
-    /// The mean time, in milliseconds.
+    /// The mean duration, in milliseconds.
     pub mean_ms: f64,
-    /// The bound of the bucket that has the median, in milliseconds; `None` if it is above 10 s.
+    /// The upper bound of the bucket that contains the median, in milliseconds; `None` if it is above 10 s.
     pub p50_ms: Option<f64>,
-    /// The same of the 99th percentile.
+    /// The same for the 99th percentile.
     pub p99_ms: Option<f64>,
 }
 
@@ -110,9 +110,9 @@ pub(super) fn add_all(sums: &mut [u64], more: &[u64]) {
     }
 }
 
-/// The labels of a row; `None` if they are not of the form.
+/// The labels of a row; `None` if they are invalid.
 pub(super) fn labels_of(row: &FlowRequests) -> Option<PairOfRequests> {
-    // Labels end with `true` or `false`, so the zeroes after them are none of theirs.
+    // Labels end with `true` or `false`, so trailing zeroes are padding.
     let length = row.labels.iter().rposition(|byte| *byte != 0)? + 1;
     Labels::of_text(std::str::from_utf8(&row.labels[..length]).ok()?)
 }
@@ -130,7 +130,7 @@ pub(crate) fn sums<'a>(
     all
 }
 
-/// The pairs with series of their own, which are the first ones that were seen, and all sums.
+/// The pairs with series of their own, which are the ones that were seen first, and all sums.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedRequests {
     shown: BTreeSet<PairOfRequests>,
@@ -139,7 +139,7 @@ pub(crate) struct PublishedRequests {
 }
 
 impl PublishedRequests {
-    /// Takes in the rows of now.
+    /// Stores the present rows.
     pub(crate) fn take_in<'a>(&mut self, rows: impl Iterator<Item = &'a FlowRequests>) {
         let mut now: BTreeMap<PairOfRequests, RequestSums> = BTreeMap::new();
         self.folded = 0;

@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 
 use leno_requests::{MEMORY_NAME, WorkerMemory};
 
-/// Deepest control group below the one of a pod or an instance in which a proxy runs.
+/// Deepest control group below that of a pod or an instance in which a proxy is searched.
 const MAX_DEPTH: usize = 4;
-/// How many of a process's descriptors are looked at: workers make their memory before they serve anything.
+/// How many descriptors of a process are examined: workers create their memory before they serve anything.
 const MAX_DESCRIPTORS: usize = 1024;
-/// How long a new process is looked through in every round, and how often after that: workers begin once the proxy has an
-/// identity, and those of a node proxy at any time.
+/// For this long a new process is examined in every round, and later at intervals. Workers start once the proxy has an
+/// identity; those of a node proxy may start at any time.
 const BEGINNING: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(60);
 
-/// Where proxies run, and their user.
+/// The control group and the user of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProxyCgroup {
     pub(crate) cgroup: PathBuf,
     pub(crate) uid: u32,
 }
 
-/// The memory of one worker that runs, or that ended since the last round.
+/// The memory of one worker that runs, or that has ended since the last round.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) memory: WorkerMemory,
     pub(crate) identity: u64,
-    /// The descriptor in `/proc`, and the file behind it.
+    /// The path in `/proc` of its descriptor.
     path: PathBuf,
     file: FileId,
 }
@@ -51,7 +51,7 @@ struct Process {
 }
 
 impl ProxyWorkers {
-    /// Looks for workers that have begun.
+    /// Looks for new workers.
     pub(crate) fn look(&mut self, places: &BTreeSet<ProxyCgroup>) {
         let mut present = BTreeMap::new();
         for place in places {
@@ -59,7 +59,7 @@ impl ProxyWorkers {
             processes_in(&place.cgroup, MAX_DEPTH, &mut all);
             for process in all {
                 let folder = Path::new("/proc").join(process.to_string());
-                // The folder belongs to the user of the process, whatever becomes of its files.
+                // The folder belongs to the user of the process, even if its files do not.
                 if fs::metadata(&folder).is_ok_and(|folder| folder.uid() == place.uid) {
                     present.insert(process, folder);
                 }
@@ -77,7 +77,7 @@ impl ProxyWorkers {
         }
     }
 
-    /// Calls `each` with every worker, and whether it has ended; forgets those that have.
+    /// Calls `each` with every worker, and with whether it has ended; drops those that have.
     pub(crate) fn for_each<E>(
         &mut self,
         mut each: impl FnMut(&Worker, bool) -> Result<(), E>,
@@ -106,7 +106,7 @@ impl ProxyWorkers {
             .filter_map(|path| Worker::open(path).ok().flatten())
             .collect();
         for worker in found {
-            // A process and one that it is about to replace may share a descriptor.
+            // A process and its successor may share a descriptor.
             if self.workers.iter().all(|other| other.identity != worker.identity) {
                 self.workers.push(worker);
             }
@@ -122,7 +122,7 @@ impl Process {
 }
 
 impl Worker {
-    /// `None` if it is of another version, or is not ready.
+    /// `None` if the memory has another version, or is not ready.
     fn open(path: PathBuf) -> io::Result<Option<Self>> {
         let opened = File::open(&path)?;
         let metadata = opened.metadata()?;
@@ -191,7 +191,7 @@ mod tests {
         look(&mut proxies);
         row.request(204, std::time::Duration::ZERO);
         std::mem::forget(row);
-        // The memory is read after the process has closed it.
+        // The memory can be read even after the process has closed it.
         proxies.workers[0].path = "/proc/self/fd/none".into();
         look(&mut proxies);
         look(&mut proxies);

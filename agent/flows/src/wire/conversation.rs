@@ -1,4 +1,4 @@
-//! One connection: follows the messages of both sides through samples, and puts requests and responses together.
+//! One connection: follows the messages of both sides through samples, and matches responses to requests.
 //!
 //! ```text
 //!  a side's place:  unknown ── a turn begins ──► at a message ── its length is known ──► at the next one, perhaps later
@@ -13,33 +13,33 @@ use leno_bpf_abi::flow::{FlowRole, FlowSample};
 use super::protocol::http2::TableSlots;
 use super::protocol::{MessageMeaning, Parsed, Parser, Protocol, Side};
 
-/// Most requests of a connection that wait for their responses; the oldest one is given up for another.
+/// Most requests of a connection that wait for their responses; for one more, the oldest is evicted.
 const MAX_PENDING: usize = 256;
-/// Most bytes of a message that wait for the rest of it.
+/// Most bytes of an incomplete message that are kept.
 const MAX_HELD: usize = 1024;
-/// Turns of the client after which a connection whose protocol is not found is read no more.
+/// A connection whose protocol is not detected after this many turns of the client is ignored.
 const MAX_TRIES: u8 = 4;
-/// The port that DNS is known by, and the number of the protocol in which it has no lengths.
+/// The port of DNS, and the IP protocol (UDP) in which its messages have no length prefix.
 const DNS_PORT: u16 = 53;
 pub(super) const UDP: u8 = 17;
-/// Results of requests whose response was not seen: a sample of it was lost or is not enough; or none came in time.
+/// The result of a request whose response was not seen: a sample was lost or too short, or no response came in time.
 pub(super) const UNSEEN: &str = "unseen";
 pub(super) const UNANSWERED: &str = "unanswered";
 
-/// A request with what came of it.
+/// A request and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
     pub(super) protocol: Protocol,
     pub(super) kind: &'static str,
     pub(super) result: &'static str,
-    /// From the first byte of the request to the first one of the response, if that was seen.
+    /// The time from the first byte of the request to the first one of the response, if that was seen.
     pub(super) took_ns: Option<u64>,
 }
 
-/// See the module.
+/// The state of a connection; see the module.
 #[derive(Debug)]
 pub(super) struct Conversation {
-    /// When its flow was begun: another connection may have the same key later.
+    /// When its flow began. Another connection may have the same key later.
     pub(super) opened_ns: u64,
     pub(super) last_ns: u64,
     is_datagrams: bool,
@@ -47,44 +47,45 @@ pub(super) struct Conversation {
     client: Stream,
     server: Stream,
     pending: VecDeque<Pending>,
-    /// Requests, and begins of messages, that were given up because of a bound since the last [`Conversation::take_given_up`].
+    /// Requests and incomplete messages that were evicted because of a bound since the last
+    /// [`Conversation::take_given_up`].
     given_up: u64,
-    /// How many of them have their results still to come, where the order of results is all that says whose they are; and when
-    /// the latest of these requests came.
+    /// How many evicted requests still have a result to come, if only the order of results shows which request they
+    /// belong to; and when the latest of these requests was sent.
     dropped: u64,
     dropped_ns: u64,
-    /// Bytes had no sample, so requests and responses may not belong together.
+    /// Some bytes had no sample, so the matching of responses to requests may be wrong.
     is_unsure: bool,
 }
 
 #[derive(Debug)]
 enum ParserState {
-    /// The protocol is not known yet; how many more turns of the client are looked at.
+    /// The protocol is not known yet. The number is how many more turns of the client are examined.
     Anything(u8),
     One(Parser),
     Nothing,
 }
 
-/// What one side has sent.
+/// The state of one direction.
 #[derive(Debug, Default)]
 struct Stream {
     /// The sequence number after the last byte that was seen.
     end: Option<u32>,
-    /// That of the next message.
+    /// The sequence number of the next message.
     next: Option<u32>,
-    /// The begin of a message whose rest is to come, and when it came.
+    /// The beginning of an incomplete message, and when it arrived.
     held: Vec<u8>,
     held_ns: u64,
 }
 
-/// Bytes that are read, from the begin of a message on.
+/// Bytes to parse, which start at a message.
 struct MessageBytes<'a> {
     side: Side,
     bytes: &'a [u8],
-    /// The sequence number of the first one, and that after the end of the frame.
+    /// The sequence number of the first byte, and that after the end of the frame.
     begin: u32,
     end: u32,
-    /// When the first message of them began, and when the frame came.
+    /// When the first message began, and when the frame was captured.
     times: [u64; 2],
 }
 
@@ -93,7 +94,7 @@ struct Pending {
     kind: &'static str,
     id: u32,
     at_ns: u64,
-    /// When its response began, and the result if nothing else is seen of it.
+    /// When its response began, and the result if nothing further is seen of it.
     answer: Option<(u64, &'static str)>,
 }
 
@@ -120,12 +121,12 @@ impl Conversation {
         }
     }
 
-    /// Samples were lost, perhaps of this connection: what comes shows which.
+    /// Samples were lost, possibly of this connection; the next ones will show it.
     pub(super) fn doubt(&mut self) {
         self.is_unsure = true;
     }
 
-    /// Takes a sample of TCP in. Calls `each` with what is complete.
+    /// Handles a sample of TCP. Calls `each` with completed exchanges.
     pub(super) fn take(
         &mut self,
         sample: &FlowSample,
@@ -138,7 +139,7 @@ impl Conversation {
         let end = sample.sequence.wrapping_add(sample.payload);
         let stream = if side == Side::Client { &mut self.client } else { &mut self.server };
         if stream.end.is_some_and(|seen| !is_after(end, seen)) {
-            // It was sent again.
+            // It was retransmitted.
             return;
         }
         stream.end = Some(end);
@@ -148,7 +149,7 @@ impl Conversation {
         }
         if side == Side::Client && sample.turns != 0 && self.is_unsure {
             self.is_unsure = false;
-            // Those with ids need no order.
+            // Protocols with ids need no order.
             if matches!(&self.reads, ParserState::One(parser) if !parser.has_ids()) {
                 self.give_up(UNSEEN, each);
             }
@@ -156,7 +157,7 @@ impl Conversation {
         let Some(at) = self.begin_of(side, sample) else { return };
         let bytes = bytes.get(at..).unwrap_or_default();
         let held = std::mem::take(&mut self.stream(side).held);
-        // The sequence number of the first byte that is read.
+        // The sequence number of the first byte that is parsed.
         let begin = sample.sequence.wrapping_add(at as u32).wrapping_sub(held.len() as u32);
         let times = [self.stream(side).held_ns, sample.at_ns];
         if held.is_empty() {
@@ -167,7 +168,7 @@ impl Conversation {
         self.read_all(&MessageBytes { side, bytes, begin, end, times }, each);
     }
 
-    /// Takes a datagram in, which is a message.
+    /// Handles a datagram, which is a whole message.
     pub(super) fn take_datagram(&mut self, sample: &FlowSample, each: &mut impl FnMut(Exchange)) {
         self.last_ns = sample.at_ns;
         let side = side_of(sample);
@@ -179,7 +180,7 @@ impl Conversation {
         }
     }
 
-    /// Ends what has waited since before this time.
+    /// Ends requests that have waited since before this time.
     pub(super) fn expire(&mut self, before_ns: u64, each: &mut impl FnMut(Exchange)) {
         if self.dropped_ns < before_ns {
             self.dropped = 0;
@@ -194,24 +195,24 @@ impl Conversation {
         self.give_up(UNANSWERED, each);
     }
 
-    /// Follows the connection no more, although it goes on.
+    /// Stops following a connection that continues.
     pub(super) fn abandon(&mut self, each: &mut impl FnMut(Exchange)) {
         self.give_up(UNSEEN, each);
     }
 
-    /// Whether nothing is known of it that what follows needs: datagrams stand for themselves.
+    /// Whether there is no state that later samples need. Datagrams need none.
     pub(super) fn is_over(&self) -> bool {
         self.is_datagrams && self.pending.is_empty()
     }
 
-    /// The memory of what waits: requests for their responses, and begins of messages for the rest.
+    /// The memory of waiting requests and of incomplete messages.
     pub(super) fn waiting(&self) -> usize {
         self.pending.capacity() * size_of::<Pending>()
             + self.client.held.capacity()
             + self.server.held.capacity()
     }
 
-    /// Gives up what waits but for the `most` latest requests.
+    /// Evicts all but the `most` latest waiting requests, and incomplete messages.
     pub(super) fn relieve(&mut self, most: usize, each: &mut impl FnMut(Exchange)) {
         for side in [Side::Client, Side::Server] {
             if !std::mem::take(&mut self.stream(side).held).is_empty() {
@@ -225,7 +226,7 @@ impl Conversation {
         self.pending.shrink_to(most);
     }
 
-    /// How many requests were given up because of a bound since the last call.
+    /// How many requests were evicted because of a bound since the last call.
     pub(super) fn take_given_up(&mut self) -> u64 {
         std::mem::take(&mut self.given_up)
     }
@@ -249,7 +250,7 @@ impl Conversation {
         if side == Side::Client { &mut self.client } else { &mut self.server }
     }
 
-    /// Where in a sample the next message begins; `None` if none does.
+    /// The position in a sample at which the next message begins; `None` if none does.
     fn begin_of(&mut self, side: Side, sample: &FlowSample) -> Option<usize> {
         let stream = self.stream(side);
         let from_turn = (sample.turns != 0).then_some(0);
@@ -269,7 +270,7 @@ impl Conversation {
         if begins_before { None } else { from_turn }
     }
 
-    /// Where the next message of a side begins is not known.
+    /// It is not known where the next message of this side begins.
     fn lose(&mut self, side: Side) {
         self.stream(side).next = None;
         self.is_unsure = true;
@@ -281,7 +282,7 @@ impl Conversation {
     fn read_all(&mut self, part: &MessageBytes<'_>, each: &mut impl FnMut(Exchange)) {
         let MessageBytes { side, bytes, begin, end, times: [first_ns, now_ns] } = *part;
         let mut at = 0;
-        // All of the frame is there, up to its end.
+        // Whether the sample has all bytes of the frame up to its end.
         let is_whole = begin.wrapping_add(bytes.len() as u32) == end;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             let ParserState::One(parser) = &mut self.reads else { return };
@@ -326,7 +327,7 @@ impl Conversation {
                     one.answer = Some((one.answer.map_or(now_ns, |(first, _)| first), result));
                 }
             }
-            // It is that of a request which was given up.
+            // The result belongs to a request that was evicted.
             MessageMeaning::Result { .. } if self.dropped > 0 => self.dropped -= 1,
             MessageMeaning::Result { result, id } => {
                 if let Some(one) = self.answered(id).and_then(|of| self.pending.remove(of)) {
@@ -357,7 +358,7 @@ impl Conversation {
         }
     }
 
-    /// Gives the oldest request up because of a bound: its response is still to come.
+    /// Evicts the oldest request because of a bound. Its response is still to come.
     fn drop_oldest(&mut self, each: &mut impl FnMut(Exchange)) {
         self.given_up += 1;
         if let ParserState::One(parser) = &self.reads
@@ -370,7 +371,7 @@ impl Conversation {
         self.end_oldest(UNSEEN, each);
     }
 
-    /// Ends the oldest request with the result that its response has shown, or this one.
+    /// Ends the oldest request with the result that its response has shown, or with this one.
     fn end_oldest(&mut self, result: &'static str, each: &mut impl FnMut(Exchange)) {
         let Some(one) = self.pending.pop_front() else { return };
         let (first_ns, result) =

@@ -1,4 +1,4 @@
-//! The connections that are read, bounded.
+//! All connections that are followed; their number is bounded.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,39 +8,39 @@ use leno_bpf_abi::flow::FlowSample;
 use super::conversation::{Conversation, Exchange, UDP};
 use super::protocol::http2::TableSlots;
 
-/// Most connections that are read at a time, at about half a KiB each; and how many of those that have been quiet for longest
-/// are given up at once for further ones: each costs a look at 16 others.
+/// Most connections that are followed at a time, at about half a KiB each; and how many idle ones are evicted at once
+/// for new ones, so that finding one costs a look at 16 others.
 const MAX_TALKS: usize = 16_384;
 const EVICTED: usize = MAX_TALKS / 16;
-/// Most memory that waiting requests and begins of messages take in all connections. Above it those that have more than their
-/// share of half of it give up all but their latest requests.
+/// Most memory for waiting requests and incomplete messages in all connections. Above it, connections that use more
+/// than their share of half of it keep only their latest requests.
 const MAX_WAITING: usize = 8 << 20;
 const LATEST: usize = 4;
-/// How long a request waits for its response, and how long a connection is remembered without payload.
+/// How long a request waits for its response, and how long an idle connection is kept.
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUIET: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// The followed connections; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Conversations {
     /// By the key of their flow, with the workload and the other end.
     all: HashMap<u64, (ExchangePair, Conversation)>,
     places: TableSlots,
-    /// The memory of what waits in all of them.
+    /// The memory of everything that waits in all of them.
     waiting: usize,
     given_up: EvictionCounts,
 }
 
-/// What was given up because of a bound.
+/// What was evicted because of a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EvictionCounts {
-    /// Connections, for further ones.
+    /// Connections, for new ones.
     pub(super) talks: u64,
-    /// Requests, and begins of messages, of connections that are followed on.
+    /// Requests and incomplete messages of connections that are still followed.
     pub(super) requests: u64,
 }
 
-/// What exchanges are added up by.
+/// The key by which exchanges are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExchangePair {
     pub(super) workload: u32,
@@ -49,7 +49,7 @@ pub(super) struct ExchangePair {
 }
 
 impl Conversations {
-    /// Takes a sample in.
+    /// Handles a sample.
     pub(super) fn take(
         &mut self,
         sample: &FlowSample,
@@ -63,7 +63,7 @@ impl Conversations {
             self.all.entry(sample.key).or_insert_with(|| (now, Conversation::new(sample)));
         let before = talk.waiting();
         if talk.opened_ns != sample.opened_ns {
-            // The ports serve another connection now.
+            // The ports are used by another connection now.
             talk.end(&mut |exchange| each(*pair, exchange));
             (*pair, *talk) = (now, Conversation::new(sample));
         }
@@ -85,13 +85,13 @@ impl Conversations {
         }
     }
 
-    /// What was given up since the last call.
+    /// What was evicted since the last call.
     pub(super) fn take_given_up(&mut self) -> EvictionCounts {
         std::mem::take(&mut self.given_up)
     }
 
-    /// Gives up all but the latest of what waits, of the connections where most does. At most half is left, so that all are
-    /// looked at again only after many more samples.
+    /// Evicts all but the latest waiting requests, in the connections with the most. At most half is left, so this is
+    /// only needed again after many more samples.
     fn relieve(&mut self, each: &mut impl FnMut(ExchangePair, Exchange)) {
         let share = MAX_WAITING / 2 / self.all.len().max(1);
         self.waiting = 0;
@@ -104,7 +104,7 @@ impl Conversations {
         }
     }
 
-    /// Gives those up that have been quiet for longest.
+    /// Evicts the connections that have been idle for the longest time.
     fn evict(&mut self, each: &mut impl FnMut(ExchangePair, Exchange)) {
         let mut times: Vec<u64> = self.all.values().map(|(_, talk)| talk.last_ns).collect();
         let (_, last, _) = times.select_nth_unstable(EVICTED - 1);
@@ -122,12 +122,12 @@ impl Conversations {
         });
     }
 
-    /// Samples were lost, of whichever connections.
+    /// Samples were lost; it is not known of which connections.
     pub(super) fn doubt(&mut self) {
         self.all.values_mut().for_each(|(_, talk)| talk.doubt());
     }
 
-    /// Ends requests that have waited for too long, and forgets connections that have been quiet.
+    /// Ends requests that have waited too long, and forgets idle connections.
     pub(super) fn sweep(&mut self, now_ns: u64, mut each: impl FnMut(ExchangePair, Exchange)) {
         let before = |wait: Duration| {
             now_ns.saturating_sub(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(talks.take_given_up(), EvictionCounts::default());
         let now = MAX_TALKS as u64;
-        // The first one is not quiet any more.
+        // The first one is not idle any more.
         talks.take(&sample(0, now, false, b""), &mut each);
         talks.take(&sample(now, now, true, request), &mut each);
         talks.take(&sample(now + 1, now, true, request), &mut each);
@@ -176,16 +176,16 @@ mod tests {
         assert_eq!(results, [super::super::conversation::UNSEEN; EVICTED]);
     }
 
-    /// The memory of what waits, added up.
+    /// The memory of everything that waits, added up again.
     fn waiting(talks: &Conversations) -> usize {
         talks.all.values().map(|(_, talk)| talk.waiting()).sum()
     }
 
     const COMMAND: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-    /// Commands of a sample.
+    /// The number of commands in a sample.
     const BATCH: usize = 36;
 
-    /// The sample number `round` of a connection: commands, or as many replies. The workload tells connections apart.
+    /// Sample number `round` of a connection: commands, or as many replies. Each connection has its own workload.
     fn batch(key: u64, round: usize, sent: bool) -> FlowSample {
         let bytes = if sent { COMMAND } else { b"+PONG\r\n" }.repeat(BATCH);
         let mut sample = sample(key, round as u64, sent, &bytes);
@@ -199,7 +199,7 @@ mod tests {
         let (mut talks, mut results) = (Conversations::default(), Vec::new());
         let mut each =
             |pair: ExchangePair, one: Exchange| results.push((pair.workload, one.result));
-        // Of clients that read no response.
+        // The clients read no response.
         let (connections, rounds) = (2000, 8);
         let (mut given_up, mut most) = (0, 0);
         for round in 0..rounds {
@@ -213,10 +213,10 @@ mod tests {
         assert!(most <= MAX_WAITING && most > MAX_WAITING / 2, "{most}");
         assert_eq!(results.len() as u64, given_up, "each of them is counted");
         assert!(results.iter().all(|(_, result)| *result == super::super::conversation::UNSEEN));
-        // The latest of each connection has its response still.
+        // The latest request of each connection still has its response to come.
         let sent = connections * (rounds * BATCH) as u64;
         assert!(sent - given_up >= connections * LATEST as u64, "{given_up} of {sent}");
-        // Replies to those that were given up are not taken for replies to later ones.
+        // Replies to evicted requests are not mistaken for replies to later ones.
         let before = results.len();
         let given_up = results.iter().filter(|(workload, _)| *workload == 0).count();
         assert!(given_up > 0);
@@ -256,7 +256,7 @@ mod tests {
     fn begins_of_messages_that_are_given_up_are_counted() {
         let (mut talks, each) = (Conversations::default(), |_: ExchangePair, _: Exchange| {});
         let mut begun = batch(0, 0, true);
-        // The last command has no name yet.
+        // The last command is cut off before its name.
         (begun.length, begun.payload) = (begun.length - 8, begun.payload - 8);
         talks.take(&begun, each);
         let (_, talk) = talks.all.get_mut(&0).unwrap();

@@ -1,4 +1,4 @@
-//! Requests of plain traffic under names, for metrics and for lists.
+//! Requests of plain traffic with names, for metrics and for lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use crate::connection::{FlowPeer, WorkloadNames, name_of, peer_of};
 use crate::metrics::{FamilyText, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
 use crate::requests::{add_histogram, quantile_ms};
 
-/// Most pairs, each of one protocol, with a histogram of their own, about 12 series for each; durations of further ones are
-/// those of `other`. Counts are bounded by the kernel's table.
+/// Most pairs (of one protocol each) with a histogram of their own, about 12 series for each. The durations of further
+/// pairs are counted under `other`. The kernel's table bounds the counters.
 const MAX_PAIRS: usize = 500;
 
-/// Requests of plain traffic, as samples of payload show them.
+/// A number of requests of plain traffic, from samples of payload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WireRow {
     /// The workload's namespace.
@@ -31,19 +31,20 @@ pub struct WireRow {
     pub protocol: String,
     /// The kind of request: a method, a command.
     pub kind: String,
-    /// The result: a class of status, `ok`, `error`; `unanswered`, or `unseen` if the samples do not show it.
+    /// The result: a class of status, `ok`, `error`; `unanswered`; or `unseen` if the samples do not show it.
     pub result: String,
     /// How many.
     pub requests: u64,
     /// The mean time from the request's first byte to the response's, in milliseconds.
     pub mean_ms: f64,
-    /// The bound of the bucket that has the median, in milliseconds; `None` if it is above 10 s, or no response was seen.
+    /// The upper bound of the bucket that contains the median, in milliseconds; `None` if it is above 10 s, or if no
+    /// response was seen.
     pub p50_ms: Option<f64>,
-    /// The same of the 99th percentile.
+    /// The same for the 99th percentile.
     pub p99_ms: Option<f64>,
 }
 
-/// What requests are told apart by.
+/// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WireKey {
     pair: WirePair,
@@ -51,22 +52,22 @@ struct WireKey {
     result: String,
 }
 
-/// What durations are added up by.
+/// The key by which durations are summed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WirePair {
-    /// Namespace and workload; `None` for what is beyond a bound.
+    /// Namespace, workload and peer; `None` for pairs beyond a bound.
     of: Option<(String, String, FlowPeer)>,
     role: &'static str,
     protocol: &'static str,
 }
 
-/// The counts that were published last.
+/// The last published counters.
 #[derive(Debug, Default)]
 pub(crate) struct PublishedWire {
     rows: BTreeMap<WireKey, u64>,
-    /// Pairs with a histogram of their own: the first ones that were seen.
+    /// Pairs with a histogram of their own: the ones that were seen first.
     shown: BTreeSet<WirePair>,
-    /// Pairs without one, and the durations of such pairs that are forgotten: those of `other` never fall.
+    /// Pairs without one. The durations of forgotten pairs are kept, because those of `other` must not decrease.
     beyond: BTreeSet<WirePair>,
     forgotten: BTreeMap<WirePair, Histogram>,
     durations: BTreeMap<WirePair, Histogram>,
@@ -104,7 +105,7 @@ impl PublishedWire {
         other
     }
 
-    /// Rows are forgotten, with all others of their pairs.
+    /// These rows were forgotten, with all others of their pairs.
     pub(crate) fn forget(
         &mut self,
         rows: &[(FlowWireKey, FlowWireRequests)],
@@ -238,14 +239,14 @@ mod tests {
         };
         let before = other(&published);
         assert_eq!(before, 17 * 200 - MAX_PAIRS as u64);
-        // Those of the first workload have histograms of their own, those of the last one have none.
+        // The pairs of the first workload have histograms of their own, those of the last one have none.
         let gone = rows.forget(|id| id != 3 && id != 19);
         assert_eq!(gone.len(), 400);
         published.forget(&gone, &names);
         published.take_in(&rows, &names);
         assert_eq!(other(&published), before);
         assert_eq!(published.shown.len(), MAX_PAIRS - 200);
-        // What comes later takes the places.
+        // Later pairs take the free places.
         let late = conversations::ExchangePair { workload: 20, peer: 0, role: 0 };
         rows.count(late, exchange);
         published.take_in(&rows, &names);

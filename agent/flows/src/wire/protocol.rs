@@ -1,4 +1,4 @@
-//! The protocols that are read, and what a parser says of some bytes.
+//! The protocols that are read, and the results of their parsers.
 
 pub(super) mod dns;
 pub(super) mod http1;
@@ -24,36 +24,36 @@ pub(super) enum Side {
     Server,
 }
 
-/// What a parser makes of the begin of some bytes.
+/// The result of parsing the beginning of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// A message.
     Message(Message),
     /// More bytes are needed.
     Incomplete,
-    /// It is none of the protocol.
+    /// It does not belong to the protocol.
     Foreign,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// How many bytes it has, perhaps more than there are; `None`: the rest of this side's turn belongs to it.
+    /// Its length in bytes, which may exceed the available bytes; `None` if the rest of this side's turn belongs to it.
     pub(super) length: Option<u32>,
     pub(super) says: MessageMeaning,
 }
 
-/// What a message means.
+/// The meaning of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageMeaning {
-    /// Nothing of a request.
+    /// It is not part of a request.
     Nothing,
     /// A request begins.
     Request { kind: &'static str, id: u32 },
-    /// The response to a request begins; if nothing else is seen of it, this is the result.
+    /// The response to a request begins. If nothing further is seen of it, this is its result.
     Answer { result: &'static str, id: u32 },
     /// The result of a request.
     Result { result: &'static str, id: u32 },
-    /// What follows on this connection is not read; the result of the request that led to it.
+    /// The rest of the connection is not read. This is the result of the request that caused it.
     Leaves(&'static str),
 }
 
@@ -63,7 +63,7 @@ impl Parsed {
     }
 }
 
-/// A protocol by its number in the kernel's table, which never changes, and its name in metrics.
+/// A protocol, with its number in the kernel's table, which never changes, and its name in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Protocol {
@@ -89,7 +89,7 @@ impl Protocol {
         (Self::Grpc, "grpc"),
     ];
 
-    /// The name of the protocol with this number; `other` of those of a later version.
+    /// The name of the protocol with this number; `other` for protocols of later versions.
     pub(super) fn name_of(number: u8) -> &'static str {
         let found = Self::ALL.iter().find(|(protocol, _)| *protocol as u8 == number);
         found.map_or("other", |(_, name)| name)
@@ -109,7 +109,7 @@ pub(super) enum Parser {
 }
 
 impl Parser {
-    /// The parser for a connection on which a side begins to speak with these bytes; `None` if they show no protocol.
+    /// Detects the protocol from the first bytes of a side's turn; `None` if they show none.
     pub(super) fn detect(side: Side, bytes: &[u8], places: &TableSlots) -> Option<Self> {
         match side {
             Side::Client if http1::begins(bytes) => Some(Self::Http1(Http1)),
@@ -124,7 +124,7 @@ impl Parser {
         }
     }
 
-    /// The parser of DNS, which is known by its port.
+    /// The parser of DNS, which is detected by its port.
     pub(super) fn dns(has_lengths: bool) -> Self {
         Self::Dns(Dns { has_lengths })
     }
@@ -142,7 +142,7 @@ impl Parser {
         }
     }
 
-    /// Reads the message at the begin of bytes, of which there is at least one.
+    /// Parses the message at the beginning of `bytes`, which are not empty.
     pub(super) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
         match self {
             Self::Http1(parser) => parser.read(side, bytes),
@@ -155,31 +155,31 @@ impl Parser {
         }
     }
 
-    /// Bytes of a side had no sample.
+    /// Some bytes of a side had no sample.
     pub(super) fn lose(&mut self, side: Side) {
         if let Self::Http2(parser) = self {
             parser.lose(side);
         }
     }
 
-    /// Whether a request ends the one before it: the protocol has one at a time.
+    /// Whether a request ends the one before it, because the protocol has one at a time.
     pub(super) fn alternates(&self) -> bool {
         matches!(self, Self::Http1(_))
     }
 
-    /// Whether requests and responses have ids; else they have the same order.
+    /// Whether requests and responses have ids. Otherwise responses have the order of requests.
     pub(super) fn has_ids(&self) -> bool {
         matches!(self, Self::Kafka(_) | Self::Dns(_) | Self::Http2(_))
     }
 }
 
-/// The bytes before the first CRLF, and how many there are with it.
+/// The bytes before the first CRLF, and their number including it.
 pub(super) fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     Some((bytes.get(..end)?, end + 2))
 }
 
-/// The name in a list that is the same but for the case; `other` if there is none.
+/// The name in a list that matches `word` without regard to case; `other` if none does.
 pub(super) fn known(names: &[&'static str], word: &[u8]) -> &'static str {
     names.iter().find(|name| name.as_bytes().eq_ignore_ascii_case(word)).copied().unwrap_or("other")
 }

@@ -1,4 +1,4 @@
-//! The sums of exchanges, as the kernel's table keeps them from one process to the next.
+//! The counters of exchanges. The kernel's table keeps them from one process to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,30 +9,30 @@ use leno_requests::Histogram;
 use super::conversation::Exchange;
 use super::conversations::ExchangePair;
 
-/// Rows that stay free for those of what finds no room: of each protocol and role.
+/// Rows that are reserved for exchanges without a row of their own: one for each protocol and role.
 const RESERVED: usize = 32;
 const MAX_ROWS: usize = MAX_FLOW_WIRE_REQUESTS as usize - RESERVED;
-/// Most rows of one workload: its further requests are added up by protocol and role, with [`PEER_OTHER`].
+/// Most rows of one workload. Its further requests are summed by protocol and role, under [`PEER_OTHER`].
 const MAX_OF_WORKLOAD: usize = 256;
-/// Rows from which on those of workloads that are gone are forgotten.
+/// From this number of rows on, those of workloads that no longer exist are dropped.
 const MANY: usize = MAX_ROWS / 4 * 3;
-/// Stands for the other ends for which a workload had no room. It is no id of a workload.
+/// Stands for all peers for which a workload had no room. It is not the id of a workload.
 pub(super) const PEER_OTHER: u32 = u32::MAX;
 
-/// See the module.
+/// The counters; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     all: BTreeMap<FlowWireKey, FlowWireRequests>,
-    /// How many rows a workload has.
+    /// The number of rows of each workload.
     by_workload: BTreeMap<u32, usize>,
     changed: BTreeSet<FlowWireKey>,
-    /// Rows that are to be removed from the kernel's table.
+    /// Rows that must be removed from the kernel's table.
     gone: BTreeSet<FlowWireKey>,
     folded: u64,
 }
 
 impl Rows {
-    /// Goes on with what an earlier process has counted.
+    /// Continues with the counters of an earlier process.
     pub(super) fn resume(rows: Vec<(FlowWireKey, FlowWireRequests)>) -> Self {
         let mut resumed = Self { all: rows.into_iter().collect(), ..Self::default() };
         for key in resumed.all.keys() {
@@ -69,7 +69,7 @@ impl Rows {
         self.changed.insert(key);
     }
 
-    /// The key of a row that is not there yet, or that of the row in its place for which there is room.
+    /// The key of a new row, or if there is no room for it, the key of the row in which it is counted.
     fn within_bounds(&mut self, key: FlowWireKey) -> FlowWireKey {
         let of_workload = self.by_workload.get(&key.workload).copied().unwrap_or_default();
         if of_workload < MAX_OF_WORKLOAD && self.all.len() < MAX_ROWS {
@@ -84,7 +84,7 @@ impl Rows {
         FlowWireKey { workload: 0, peer: 0, ..of_workload }
     }
 
-    /// Forgets the rows of workloads that are gone once there are many rows, and returns them.
+    /// If there are many rows, drops those of workloads that no longer exist, and returns them.
     pub(crate) fn forget(
         &mut self,
         is_there: impl Fn(u32) -> bool,
@@ -102,7 +102,7 @@ impl Rows {
         gone
     }
 
-    /// Calls `keep` with what has changed since that succeeded last; first, without a row, with what was forgotten.
+    /// Calls `keep` with all changes since it last succeeded; dropped rows come first, without a value.
     pub(super) fn keep<E>(
         &mut self,
         mut keep: impl FnMut(&FlowWireKey, Option<&FlowWireRequests>) -> Result<(), E>,
@@ -134,7 +134,7 @@ pub(super) fn durations_of(row: &FlowWireRequests) -> Histogram {
     Histogram { counts: row.durations, sum_us: row.duration_us }
 }
 
-/// A word with zeroes after it. Words of parsers are shorter.
+/// A word, padded with zeroes. The words of parsers are shorter.
 fn fixed(word: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     for (byte, of_word) in bytes.iter_mut().zip(word.bytes().take(15)) {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!((rows.all.len(), rows.folded()), (MAX_OF_WORKLOAD + 2, 744));
         let other = rows.all().find(|(key, _)| key.peer == PEER_OTHER).unwrap();
         assert_eq!((other.0.workload, other.1.requests), (3, 744));
-        // Nothing is forgotten while there is room.
+        // Nothing is dropped while there is room.
         assert!(rows.forget(|_| false).is_empty());
         for workload in 5..20 {
             (0..256).for_each(|peer| count(&mut rows, workload, peer));
@@ -197,7 +197,7 @@ mod tests {
         let gone = rows.forget(|id| id != 3);
         assert_eq!(gone.len(), MAX_OF_WORKLOAD + 1);
         assert_eq!(gone.iter().map(|(_, row)| row.requests).sum::<u64>(), 1001);
-        // One of them is there again before the kernel knows.
+        // One of them is used again before the kernel's table was updated.
         count(&mut rows, 3, 0);
         let (mut removed, mut kept) = (Vec::new(), Vec::new());
         let keep = |key: &FlowWireKey, row: Option<&FlowWireRequests>| {

@@ -1,4 +1,4 @@
-//! The thread that reads samples, and the sums that it shares.
+//! The thread that reads samples, and the counters that it shares.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use leno_bpf::flows::{Flows, SamplesAt, monotonic, thread_time};
 use super::conversations::Conversations;
 use super::rows::Rows;
 
-/// How long samples wait at most: the kernel wakes the reader when many do.
+/// Longest time until samples are read: the kernel also wakes the reader when there are many.
 const WAIT: Duration = Duration::from_millis(100);
-/// How often what waits in vain is looked for.
+/// How often expired requests and connections are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What was read, and the thread that reads while there is something to read.
+/// The counters, and the thread, which runs while there is something to read.
 #[derive(Debug, Default)]
 pub(crate) struct WireSampling {
     shared: Arc<SamplingState>,
@@ -27,14 +27,14 @@ pub(crate) struct WireSampling {
 #[derive(Debug, Default)]
 struct SamplingState {
     rows: Mutex<Rows>,
-    /// Connections that were given up for further ones, and requests for later ones.
+    /// Connections that were evicted for new ones, and requests for later ones.
     evicted: AtomicU64,
     given_up: AtomicU64,
-    /// Processor time that the threads have taken.
+    /// CPU time that the threads have used.
     took_ns: AtomicU64,
 }
 
-/// The thread; it ends when this is dropped.
+/// The thread, which ends when this is dropped.
 #[derive(Debug)]
 struct Sampler {
     ends: Arc<AtomicBool>,
@@ -42,14 +42,14 @@ struct Sampler {
 }
 
 impl WireSampling {
-    /// Goes on with the rows that an earlier process left.
+    /// Continues with the rows that an earlier process has left.
     pub(crate) fn resume(flows: &Flows) -> Result<Self, Error> {
         let rows = Mutex::new(Rows::resume(flows.wire_requests()?));
         let shared = Arc::new(SamplingState { rows, ..SamplingState::default() });
         Ok(Self { shared, sampler: None })
     }
 
-    /// Reads samples from now on, or no more.
+    /// Starts or stops reading samples.
     pub(crate) fn set(&mut self, flows: &Flows, reads: bool) -> Result<(), Error> {
         match (reads, &self.sampler) {
             (false, _) => self.sampler = None,
@@ -65,7 +65,7 @@ impl WireSampling {
         Ok(())
     }
 
-    /// Keeps in the kernel what was counted since the last call.
+    /// Stores the counters in the kernel that have changed since the last call.
     pub(crate) fn keep(&mut self, flows: &Flows) -> Result<(), Error> {
         self.rows().keep(|key, row| match row {
             Some(row) => flows.set_wire_requests(key, row),
@@ -73,7 +73,7 @@ impl WireSampling {
         })
     }
 
-    /// Starts a thread that has failed again. Takes the lock of the pins, if the samples have no room any more.
+    /// Restarts the thread if it has failed. Takes the lock of the pins if the ring of samples must be created again.
     ///
     /// # Errors
     /// Why it has failed.
@@ -89,24 +89,24 @@ impl WireSampling {
         self.shared.lock()
     }
 
-    /// Connections that this process has given up for further ones.
+    /// Connections that this process has evicted for new ones.
     pub(crate) fn evicted(&self) -> u64 {
         self.shared.evicted.load(Ordering::Relaxed)
     }
 
-    /// Requests that this process has given up for later ones of connections that it follows on.
+    /// Requests that this process has evicted for later ones, of connections that it still follows.
     pub(crate) fn given_up(&self) -> u64 {
         self.shared.given_up.load(Ordering::Relaxed)
     }
 
-    /// The processor time that reading has taken so far.
+    /// The CPU time that reading has used so far.
     pub(crate) fn took(&self) -> Duration {
         Duration::from_nanos(self.shared.took_ns.load(Ordering::Relaxed))
     }
 }
 
 impl SamplingState {
-    /// A panic while it was held leaves counts that are right.
+    /// Ignores poisoning: the counters are valid even after a panic.
     fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,7 +138,7 @@ impl Drop for Sampler {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It ends within `WAIT`; what it would say of a failure is of no use any more.
+            // It ends within `WAIT`. An error that it would return is no longer of interest.
             let _ended = thread.join();
         }
     }
@@ -150,7 +150,7 @@ fn read(samples: &SamplesAt, shared: &SamplingState, ends: &AtomicBool) -> Resul
     let mut lost = samples.counts()?.lost;
     let (mut swept, mut charged) = (monotonic(), Duration::ZERO);
     loop {
-        // Once more after the end: what waits has been sampled before it.
+        // One more round after the end, because the queued samples were taken before it.
         let is_last = ends.load(Ordering::Relaxed);
         let taken = reader.take(if is_last { Duration::ZERO } else { WAIT })?;
         let lost_now = samples.counts()?.lost;

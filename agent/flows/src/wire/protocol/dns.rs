@@ -22,14 +22,14 @@ const TYPES: &[(u16, &str)] = &[
     (255, "ANY"),
     (257, "CAA"),
 ];
-/// Codes, in their order (RFC 1035 section 4.1.1, RFC 2136).
+/// Response codes, by their number (RFC 1035 section 4.1.1, RFC 2136).
 const CODES: [&str; 6] = ["NOERROR", "FORMERR", "SERVFAIL", "NXDOMAIN", "NOTIMP", "REFUSED"];
 /// Most bytes of a name (RFC 1035 section 3.1).
 const MAX_NAME: usize = 255;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Dns {
-    /// Over TCP each message comes after its length.
+    /// Over TCP each message has a length prefix.
     pub(in crate::wire) has_lengths: bool,
 }
 
@@ -51,13 +51,13 @@ impl Dns {
     }
 }
 
-/// What a message says; `None` if it is none, or is cut before the end of its question.
+/// The meaning of a message; `None` if it is invalid, or is cut off before the end of its question.
 fn message(side: Side, bytes: &[u8]) -> Option<MessageMeaning> {
     let header = bytes.get(..HEADER)?;
     let word = |at: usize| Some(u16::from_be_bytes(header.get(at..at + 2)?.try_into().ok()?));
     let (id, flags, questions) = (u32::from(word(0)?), word(2)?, word(4)?);
     let is_response = flags & 0x8000 != 0;
-    // Standard queries, each with one question; a server that cannot read one may answer without.
+    // Standard queries have one question; a server that cannot parse one may answer without it.
     let is_query = (flags >> 11) & 15 == 0 && questions <= 1;
     match side {
         Side::Client if !is_response && is_query && questions == 1 => {
@@ -78,7 +78,7 @@ fn kind(mut question: &[u8]) -> Option<&'static str> {
     loop {
         let (length, rest) = question.split_first()?;
         read += usize::from(*length) + 1;
-        // A label has 63 bytes at most, and a question has no pointers.
+        // A label has at most 63 bytes, and a question has no compression pointers.
         if *length > 63 || read > MAX_NAME {
             return None;
         }

@@ -1,20 +1,20 @@
 //! HTTP/1.0 and 1.1 (RFC 9112): the method of a request, the status of its response.
 //!
-//! A head is read where a side's turn begins, so of requests that are sent before the response to the one before (pipelining)
-//! the first one alone counts.
+//! A head is only parsed at the beginning of a side's turn. So of pipelined requests, which are sent before the
+//! response to the one before, only the first one counts.
 
 use super::{MessageMeaning, Parsed, Side, class_of, known, line};
 
-/// The methods that count under their name; a head with any other one is no request.
+/// The methods that are counted by name; a head with any other method is not a request.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
-/// How a status line begins.
+/// The prefix of a status line.
 const BEGIN: &[u8] = b"HTTP/1.";
 
 #[derive(Debug)]
 pub(in crate::wire) struct Http1;
 
-/// Whether a request begins: a method, a space, and what may be a target.
+/// Whether a request begins here: a method, a space, and what may be a target.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     method(bytes).is_some()
 }
@@ -27,7 +27,7 @@ fn method(bytes: &[u8]) -> Option<&'static str> {
         "CONNECT" => target.is_ascii_alphanumeric() || target == b'[',
         _ => matches!(target, b'/' | b'*') || target.is_ascii_alphabetic(),
     };
-    // Where the line is whole, it says which version it is.
+    // If the line is complete, it shows the version.
     let is_http = line(bytes).is_none_or(|(line, _)| {
         line.len() > 9 && line.get(line.len() - 9..line.len() - 1) == Some(b" HTTP/1.")
     });
@@ -50,7 +50,7 @@ fn response(bytes: &[u8]) -> Parsed {
     if !BEGIN.starts_with(begin) {
         return Parsed::Foreign;
     }
-    // The version's last digit, a space, three digits.
+    // The last digit of the version, a space, three digits.
     let Some([_, b' ', digits @ ..]) = rest.get(..5) else {
         return if rest.len() < 5 { Parsed::Incomplete } else { Parsed::Foreign };
     };

@@ -4,9 +4,9 @@
 //!   client   preface │ frames: HEADERS ─► a request      HEADERS and END_STREAM ─► trailers
 //!   server             frames: HEADERS ─► its response   HEADERS and END_STREAM ─► trailers, grpc-status
 //! ```
-//! Fields are compressed with a table that each section may change (RFC 7541). So a connection is read that begins while it is
-//! followed, and once a section had no sample, only what needs no table: the methods and statuses of the static one. The status
-//! of a gRPC call is not known then.
+//! Fields are compressed with a dynamic table, which each section of fields may change (RFC 7541). So for a connection
+//! that was open before it was followed, and after a section without a sample, only entries of the static table can be
+//! read: the usual methods and statuses. The status of a gRPC call is not known then.
 
 use std::rc::Rc;
 
@@ -16,14 +16,15 @@ use super::{MessageMeaning, Parsed, Side, class_of, known};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FRAME: usize = 9;
-/// The size of a table without a setting, and the largest one that is followed: a section announces a larger one, and cannot
-/// be read.
+/// The size of a dynamic table without a setting, and the largest that is followed. A section that announces a larger
+/// one cannot be read.
 const TABLE: usize = 4096;
-/// Most connections whose tables are followed, at about 30 KiB each; of further ones only the static table is read.
+/// Most connections whose dynamic tables are followed, at about 30 KiB each. For further ones only the static table is
+/// used.
 const MAX_FOLLOWED: usize = 1024;
-/// Fields of a section within a sample.
+/// The limits of a section of fields in a sample.
 const LIMITS: Limits = Limits { list_bytes: 16 << 10, fields: 128 };
-/// Most bytes of a frame that is no DATA, as it is without a setting (RFC 9113 section 4.2).
+/// The default limit for a frame that is not DATA (RFC 9113 section 4.2).
 const MAX_FRAME: u32 = 16_384;
 const METHODS: &[&str] =
     &["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
@@ -47,19 +48,19 @@ const WITH_PRIORITY: u8 = 0x20;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Http2 {
-    /// Of what each side sends; `None` once a section had no sample, or could not be read.
+    /// The decoders of both sides; `None` once a section had no sample, or could not be read.
     client: Option<Decoder>,
     server: Option<Decoder>,
     block: Block,
-    /// While there is any of the two.
+    /// Set while there is a decoder.
     place: Option<TableSlots>,
-    /// Whether the last request is a call of gRPC.
+    /// Whether the last request was a gRPC call.
     is_grpc: bool,
-    /// The highest stream that the client has begun: sections of earlier ones are trailers.
+    /// The highest stream that the client has opened: sections on earlier streams are trailers.
     last_stream: u32,
 }
 
-/// The places of connections whose tables are followed. Each that is taken is a clone.
+/// The places for connections whose tables are followed. Each used place is a clone.
 #[derive(Clone, Debug, Default)]
 pub(in crate::wire) struct TableSlots(Rc<()>);
 
@@ -69,7 +70,7 @@ impl TableSlots {
     }
 }
 
-/// Whether a client begins.
+/// Whether a client begins a connection.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     bytes.starts_with(PREFACE)
 }
@@ -83,7 +84,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// The frame with this head; `None` if none has such a one.
+    /// The frame with this head; `None` if the head is invalid.
     fn new(head: [u8; FRAME]) -> Option<Self> {
         let [a, b, c, kind, flags, d, e, f, g] = head;
         let length = u32::from_be_bytes([0, a, b, c]);
@@ -98,7 +99,7 @@ impl Frame {
             PING => !of_stream && length == 8,
             GOAWAY => !of_stream && (8..=MAX_FRAME).contains(&length),
             WINDOW_UPDATE => length == 4,
-            // Extensions have numbers from here on (RFC 9218, RFC 7838).
+            // Extension frames have numbers from here on (RFC 9218, RFC 7838).
             _ => kind < 0x20 && length <= MAX_FRAME,
         };
         (is_one && frame.stream <= i32::MAX as u32).then_some(frame)
@@ -123,7 +124,7 @@ impl Http2 {
         self.is_grpc
     }
 
-    /// Bytes of a side had no sample.
+    /// Some bytes of a side had no sample.
     pub(in crate::wire) fn lose(&mut self, side: Side) {
         *self.decoder(side) = None;
         if self.client.is_none() && self.server.is_none() {
@@ -162,7 +163,7 @@ impl Http2 {
         if side == Side::Client { &mut self.client } else { &mut self.server }
     }
 
-    /// What a section of fields says. `body` is `None` if it is longer than what there is of it.
+    /// The meaning of a section of fields. `body` is `None` if the sample does not have all of it.
     fn section(
         &mut self,
         side: Side,
@@ -178,7 +179,7 @@ impl Http2 {
                 *self.decoder(side) = is_decoded.then_some(decoder);
                 is_decoded
             }
-            // From here on sections may refer to what this one has put into the table.
+            // Later sections may refer to what this one has put into the table.
             _ => false,
         };
         if !decoded {
@@ -218,10 +219,10 @@ impl Http2 {
         let status = number(self.block.get(b":status")).or_else(|| static_status(first));
         match status {
             Some(100..200) => MessageMeaning::Nothing,
-            // The status of a call is in its trailers.
+            // The status of a gRPC call is in its trailers.
             Some(200) if self.is_grpc => MessageMeaning::Answer { result: "unseen", id: stream },
             Some(status) => MessageMeaning::Result { result: class_of(status), id: stream },
-            // Trailers, or what cannot be read.
+            // Trailers, or something that cannot be read.
             None if decoded && !self.is_grpc => MessageMeaning::Nothing,
             None => MessageMeaning::Result { result: "unseen", id: stream },
         }
@@ -232,7 +233,7 @@ fn number(value: Option<&[u8]>) -> Option<u16> {
     std::str::from_utf8(value?).ok()?.parse().ok()
 }
 
-/// The status that a first byte means without any table (RFC 7541 appendix A).
+/// The status that a first byte means without a dynamic table (RFC 7541 appendix A).
 fn static_status(first: u8) -> Option<u16> {
     let of = [200, 204, 206, 304, 400, 404, 500];
     of.get(usize::from(first.checked_sub(0x88)?)).copied()
@@ -330,7 +331,7 @@ mod tests {
             (Peer::new(), Peer::new(), Http2::new(&TableSlots::default()));
         let request = [(":method", "GET"), (":scheme", "http"), (":path", "/a")];
         let first = client.headers(1, true, &request);
-        // It is longer than its sample.
+        // The section is longer than its sample.
         let long = frame(HEADERS, END_HEADERS, 1, &[&first[FRAME..], &[0; 900]].concat());
         let cut = parser.read(Side::Client, &long[..512]);
         assert_eq!(
@@ -363,7 +364,7 @@ mod tests {
         let mut all: Vec<_> = (0..=MAX_FOLLOWED).map(|_| Http2::new(&places)).collect();
         let follows = |parser: &Http2| parser.client.is_some() && parser.server.is_some();
         assert!(!follows(&all[MAX_FOLLOWED]) && all[..MAX_FOLLOWED].iter().all(follows));
-        // A client that may have a larger table, and has announced one.
+        // A client that may use a larger table, and has announced one.
         let setting = frame(SETTINGS, 0, 0, &[0, 1, 0, 1, 0, 0]);
         for side in [Side::Server, Side::Client] {
             assert_eq!(says(&mut all[0], side, &setting), MessageMeaning::Nothing);

@@ -1,15 +1,15 @@
-//! Kafka: the API that a request is for. Whether it failed is in the body of a response, which differs from API to API and from
-//! version to version, so all results are `answered`.
+//! Kafka: the API of a request. Whether a request failed is in the body of its response, whose format differs between
+//! APIs and versions, so all results are `answered`.
 
 use super::{MessageMeaning, Parsed, Side};
 
-/// A request's length, API, version, and number; a response's length and number.
+/// The bytes of a request's length, API, version and number, and of a response's length and number.
 const REQUEST: usize = 12;
 const RESPONSE: usize = 8;
-/// The largest request that a broker takes unless configured otherwise.
+/// The default limit of a broker for a request.
 const MAX_LENGTH: u32 = 100 << 20;
 const MAX_VERSION: u16 = 20;
-/// APIs in the order of their numbers; later ones are `other`.
+/// APIs by their number; later ones are `other`.
 const APIS: [&str; 43] = [
     "Produce",
     "Fetch",
@@ -61,7 +61,7 @@ const ALL_APIS: u16 = 100;
 #[derive(Debug)]
 pub(in crate::wire) struct Kafka;
 
-/// Whether a client begins: one request with a name of the client.
+/// Whether a client begins here: one request with the name of the client.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     let Parsed::Message(message) = request(bytes) else { return false };
     let Some(length) = bytes.get(REQUEST..REQUEST + 2) else { return false };
@@ -90,7 +90,8 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The length and the number at a place, if the length is that of a message with so many bytes before its body.
+/// The length and the number at the beginning, if the length is valid for a message with this many bytes before its
+/// body.
 fn framed(bytes: &[u8], head: usize) -> Result<(u32, u32), Parsed> {
     let both = be32(bytes, 0).zip(be32(bytes, head - 4));
     let (length, id) = both.ok_or(Parsed::Incomplete)?;

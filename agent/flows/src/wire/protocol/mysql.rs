@@ -1,18 +1,18 @@
 //! MySQL and MariaDB: commands and statements, and whether they failed.
 //!
-//! A packet has its length and a number, which begins at 0 with each command; the packet 1 is the begin of the response. An error
-//! after rows is not looked for. Encrypted and compressed connections are left.
+//! A packet has a length and a number, which starts at 0 with each command; packet 1 begins the response. An error
+//! after rows is not detected. Encrypted and compressed connections are not read.
 
 use super::{MessageMeaning, Parsed, Side, sql};
 
 const HEADER: usize = 4;
 const ERROR: u8 = 0xff;
-/// The version of the protocol that a server begins with.
+/// The protocol version in a server's greeting.
 const PROTOCOL: u8 = 10;
-/// What a client says of itself: that the rest is compressed, or encrypted.
+/// Flags of a client: the rest is compressed, or encrypted.
 const COMPRESS: u32 = 0x20;
 const SSL: u32 = 0x800;
-/// Commands that have no response.
+/// Commands without a response.
 const SILENT: [u8; 3] = [0x01, 0x18, 0x19];
 const QUERY: u8 = 0x03;
 const PREPARE: u8 = 0x16;
@@ -33,11 +33,11 @@ const COMMANDS: &[(u8, &str)] = &[
 
 #[derive(Debug, Default)]
 pub(in crate::wire) struct Mysql {
-    /// Whether a command was seen: the start is over.
+    /// Whether a command was seen, so that the handshake is over.
     is_ready: bool,
 }
 
-/// Whether a server greets a client, or a client sends a statement.
+/// Whether a server sends a greeting, or a client a statement.
 pub(in crate::wire) fn begins(side: Side, bytes: &[u8]) -> bool {
     let Some((length, number, body)) = packet(bytes) else { return false };
     match side {
@@ -54,7 +54,7 @@ pub(in crate::wire) fn begins(side: Side, bytes: &[u8]) -> bool {
     }
 }
 
-/// The length of a packet without its header, its number, and what there is of it.
+/// The length of a packet without its header, its number, and its available bytes.
 fn packet(bytes: &[u8]) -> Option<(u32, u8, &[u8])> {
     let [low, middle, high, number] = bytes.get(..HEADER)? else { return None };
     let length = u32::from_le_bytes([*low, *middle, *high, 0]);
@@ -62,7 +62,7 @@ fn packet(bytes: &[u8]) -> Option<(u32, u8, &[u8])> {
     Some((length, *number, rest.get(..length as usize).unwrap_or(rest)))
 }
 
-/// The text of a query, before which MySQL 8 may have attributes: here none, in one set.
+/// The text of a query. In MySQL 8 attributes may precede it: here none, in one set.
 fn statement(body: &[u8]) -> &[u8] {
     let text = body.get(1..).unwrap_or_default();
     text.strip_prefix(&[0, 1]).unwrap_or(text)
@@ -72,7 +72,7 @@ impl Mysql {
     pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
         let Some((length, number, body)) = packet(bytes) else { return Parsed::Incomplete };
         let Some(first) = body.first() else {
-            // An empty packet ends what is longer than a packet may be.
+            // An empty packet ends a sequence of packets that is longer than one packet may be.
             let is_cut = length > 0;
             return if is_cut {
                 Parsed::Incomplete
@@ -110,7 +110,7 @@ fn command(number: u8, body: &[u8]) -> MessageMeaning {
     MessageMeaning::Request { kind, id: 0 }
 }
 
-/// A client's part of the start.
+/// A message of the client during the handshake.
 fn start(body: &[u8]) -> Option<MessageMeaning> {
     let flags = u32::from_le_bytes(body.get(..4)?.try_into().ok()?);
     let is_hidden = flags & (COMPRESS | SSL) != 0;

@@ -4,8 +4,9 @@
 //!   client   Startup │ Query            ─► │ Parse Bind Execute ... Sync ─► │
 //!   server           │ ... ReadyForQuery   │ ... ReadyForQuery              │
 //! ```
-//! A request is a Query, or what comes before a Sync: of several statements in it the first one is its kind, and an error of any
-//! is its result. Rows beyond a sample hide an error after them. Authentication is not counted.
+//! A request is a Query, or all messages up to a Sync. If it has several statements, the first one sets its kind, and
+//! an error of any of them its result. An error after rows that exceed a sample is not seen. Authentication is not
+//! counted.
 
 use super::{MessageMeaning, Parsed, Side, sql};
 
@@ -14,7 +15,7 @@ const SSL: u32 = 80_877_103;
 const GSS: u32 = 80_877_104;
 const CANCEL: u32 = 80_877_102;
 const VERSION_3: std::ops::RangeInclusive<u32> = 0x3_0000..=0x3_0002;
-/// Most bytes of a start, as the server has it, and of a message.
+/// The server's limit for a startup message, and the limit for other messages.
 const MAX_STARTUP: u32 = 10_000;
 const MAX_MESSAGE: u32 = 1 << 30;
 
@@ -22,15 +23,15 @@ const MAX_MESSAGE: u32 = 1 << 30;
 pub(in crate::wire) struct Postgresql {
     /// Between the first message of a request and its Sync.
     is_open: bool,
-    /// Whether the server has said that it failed.
+    /// Whether the server has reported an error.
     has_failed: bool,
-    /// Whether what the server sends ends a request, and not the start.
+    /// Whether the server's next end belongs to a request, and not to the startup.
     has_started: bool,
-    /// Whether the client asked for encryption: the server answers with one byte.
+    /// Whether the client has requested encryption, which the server answers with one byte.
     asked: bool,
 }
 
-/// Whether a client begins, or a statement does.
+/// Whether a startup message or a statement begins here.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     if startup(bytes).is_some() {
         return true;
@@ -43,7 +44,7 @@ pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     sql::kind(statement) != "other" && (!is_whole || body.last() == Some(&0))
 }
 
-/// The number that a start has, and its length.
+/// The number in a startup message, and its length.
 fn startup(bytes: &[u8]) -> Option<(u32, u32)> {
     let [length, number] = [be32(bytes, 0)?, be32(bytes, 4)?];
     let is_one = match number {
@@ -54,7 +55,7 @@ fn startup(bytes: &[u8]) -> Option<(u32, u32)> {
     is_one.then_some((number, length))
 }
 
-/// The type of a message, and the length that it says, which is without the type.
+/// The type of a message, and its length without the type.
 fn header(bytes: &[u8]) -> Option<(u8, u32)> {
     let length = be32(bytes, 1)?;
     let kind = *bytes.first()?;
@@ -106,7 +107,7 @@ impl Postgresql {
                 self.is_open = false;
                 says
             }
-            // The name of the statement comes first.
+            // The name of the prepared statement comes first.
             b'P' => begin(sql::kind(after_name(body))),
             b'B' => begin("EXECUTE"),
             b'D' | b'E' | b'C' => begin("other"),
@@ -120,7 +121,7 @@ impl Postgresql {
                 self.is_open = false;
                 says
             }
-            // Flush; COPY's data, end and failure; passwords; the end.
+            // Flush; data, end and failure of COPY; passwords; the end.
             b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => MessageMeaning::Nothing,
             _ => return None,
         })
@@ -139,7 +140,7 @@ impl Postgresql {
                 self.has_failed = true;
                 MessageMeaning::Answer { result: result(true), id: 0 }
             }
-            // Notices, notifications and parameters come at any time.
+            // Notices, notifications and parameters may come at any time.
             b'N' | b'A' | b'S' | b'R' | b'K' | b'v' => MessageMeaning::Nothing,
             b'1' | b'2' | b'3' | b'n' | b't' | b'T' | b'D' | b'C' | b'I' | b's' | b'G' | b'H'
             | b'W' | b'c' | b'd' | b'V' => {
@@ -171,7 +172,7 @@ mod tests {
         [&(body.len() as u32 + 8).to_be_bytes()[..], &number.to_be_bytes(), body].concat()
     }
 
-    /// What the messages of one side mean, without those that mean nothing.
+    /// The meanings of one side's messages, without those that mean nothing.
     fn read(parser: &mut Postgresql, side: Side, mut bytes: &[u8]) -> Vec<MessageMeaning> {
         let mut all = Vec::new();
         while !bytes.is_empty() {

@@ -1,11 +1,11 @@
 //! Redis: the command of a request, and whether its reply is an error (RESP2 and RESP3).
 //!
-//! Commands may be sent before the reply to the one before; replies have the order of commands. A reply is followed to its
-//! end where its lengths are in the sample. What a server sends by itself (`>`: subscriptions, invalidations) is no reply.
+//! Commands may be pipelined; replies have the order of commands. A reply is followed to its end if the sample has its
+//! lengths. Messages that a server sends without a command (`>`: subscriptions, invalidations) are not replies.
 
 use super::{MessageMeaning, Parsed, Side, known, line};
 
-/// The commands that count under their name; any other one is `other`.
+/// The commands that are counted by name; others are `other`.
 const COMMANDS: &[&str] = &[
     "APPEND",
     "AUTH",
@@ -110,16 +110,16 @@ const COMMANDS: &[&str] = &[
     "ZREVRANGE",
     "ZSCORE",
 ];
-/// Most arguments of a command, and most bytes of one, as Redis has them unless configured otherwise.
+/// The default limits of Redis for the number of arguments, and for the bytes of one.
 const MAX_ARGUMENTS: u32 = 1 << 20;
 const MAX_BULK: u32 = 512 << 20;
-/// Most bytes of a line that has a length: the type, ten digits, CRLF.
+/// Most bytes of a line with a length: the type, ten digits, CRLF.
 const MAX_LENGTH_LINE: usize = 13;
 
 #[derive(Debug)]
 pub(in crate::wire) struct Redis;
 
-/// Whether a command begins.
+/// Whether a command begins here.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     matches!(command(bytes), Ok(Parsed::Message(_)))
 }
@@ -134,7 +134,7 @@ impl Redis {
     }
 }
 
-/// An array of bulk strings, the first of which is the name.
+/// An array of bulk strings, the first of which is the name of the command.
 fn command(bytes: &[u8]) -> Result<Parsed, Parsed> {
     let (arguments, mut at) = length_line(bytes, b"*")?;
     let Some(arguments @ 1..=MAX_ARGUMENTS) = arguments else { return Err(Parsed::Foreign) };
@@ -144,7 +144,7 @@ fn command(bytes: &[u8]) -> Result<Parsed, Parsed> {
         let rest = bytes.get(at..).unwrap_or_default();
         let (size, head) = match length_line(rest, b"$") {
             Ok((Some(size @ 0..=MAX_BULK), head)) => (size as usize, head),
-            // Where the command ends is beyond the sample.
+            // The end of the command is beyond the sample.
             Err(Parsed::Incomplete) if kind.is_some() => {
                 is_whole = false;
                 break;
@@ -179,10 +179,10 @@ fn reply(bytes: &[u8]) -> Result<Parsed, Parsed> {
     }
 }
 
-/// Where a reply ends, perhaps beyond the bytes.
+/// The end of a reply, which may be beyond the available bytes.
 fn end_of_reply(bytes: &[u8]) -> Result<usize, Parsed> {
     let mut at = 0_usize;
-    // Each value takes some bytes, so there are no more rounds than bytes.
+    // Each value takes some bytes, so there are no more iterations than bytes.
     let mut values = 1_u64;
     while values > 0 {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -197,7 +197,7 @@ fn end_of_reply(bytes: &[u8]) -> Result<usize, Parsed> {
             Some(kind @ (b'*' | b'~' | b'>' | b'%' | b'|')) => {
                 let (count, head) = length_line(rest, b"*~>%|")?;
                 let each = if matches!(kind, b'%' | b'|') { 2 } else { 1 };
-                // Attributes come before the value that they belong to.
+                // Attributes precede the value that they belong to.
                 let more = u64::from(*kind == b'|');
                 values += u64::from(count.unwrap_or_default()) * each + more;
                 at = at.saturating_add(head);
@@ -208,7 +208,7 @@ fn end_of_reply(bytes: &[u8]) -> Result<usize, Parsed> {
     Ok(at)
 }
 
-/// The number of a line that begins with one of these bytes, and how many bytes the line has; `None` for -1, which is null.
+/// The number in a line that begins with one of these bytes, and the length of the line; `None` for -1, which is null.
 fn length_line(bytes: &[u8], begins: &[u8]) -> Result<(Option<u32>, usize), Parsed> {
     let begin = bytes.first().ok_or(Parsed::Incomplete)?;
     if !begins.contains(begin) {
@@ -246,7 +246,7 @@ mod tests {
         let request = |kind| MessageMeaning::Request { kind, id: 0 };
         let length = Some(get.len() as u32);
         assert_eq!(says(Side::Client, get), Some((length, request("GET"))));
-        // The value is beyond the sample, its length is not.
+        // The value is beyond the sample, but its length is not.
         let set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nxxx";
         assert_eq!(says(Side::Client, set), Some((Some(29 + 100_002), request("SET"))));
         let many = b"*9\r\n$4\r\nMSET\r\n$1\r\nk";

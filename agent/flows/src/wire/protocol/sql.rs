@@ -2,7 +2,7 @@
 
 use super::known;
 
-/// The words that count under their name; a statement with any other one is `other`.
+/// The words that are counted by name; a statement with another first word is `other`.
 const WORDS: &[&str] = &[
     "ALTER",
     "ANALYZE",
