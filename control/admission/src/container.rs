@@ -1,4 +1,4 @@
-//! The proxy's container, and what it mounts.
+//! The proxy's container and its volumes.
 
 use leno_types::ports::{ADMIN, HBONE, PROXY_UID};
 
@@ -13,7 +13,7 @@ use crate::{
 const WAYPOINT_CONTAINER: &str = "waypoint";
 /// The audience of the token.
 const AUDIENCE: &str = "leno";
-/// How long a token holds, in seconds; the kubelet replaces it at 80 %.
+/// The lifetime of a token, in seconds; the kubelet replaces it at 80 %.
 const TOKEN_LIFETIME_S: u32 = 3600;
 const TOKEN_PATH: &str = "/var/run/leno/token";
 const ROOTS_PATH: &str = "/var/run/leno/roots";
@@ -24,8 +24,8 @@ const IDENTITY_ROOTS: &str = "roots.pem";
 /// The signer of that certificate, and the object with those roots.
 const SIGNER: &str = "leno.dev/identity";
 const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
-/// How often the kubelet asks whether the proxy is ready, and how often it may not be: two minutes, in
-/// which a control plane that restarts is back.
+/// The period of the startup probe, and how often it may fail: two minutes in all, in which a restarted control plane
+/// is back.
 const START_PERIOD_S: u32 = 1;
 const START_FAILURES: u32 = 120;
 /// How often the kubelet asks whether the proxy hangs, how long it waits for an answer, and how often there may be none: a minute
@@ -69,7 +69,7 @@ pub(crate) fn container(settings: &InjectionSettings, probes: &Probes) -> JsonVa
     container
 }
 
-/// The spec of the pods of a waypoint, without their service account: the proxy alone, which nothing captures.
+/// The spec of a waypoint's pods, without the service account: it only has the proxy, and nothing captures its traffic.
 #[must_use]
 pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     let of_sidecar = ["LENO_AWAIT_CAPTURE"];
@@ -77,7 +77,7 @@ pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     for field in ["restartPolicy", "lifecycle", "startupProbe"] {
         let _unset = proxy.remove(field);
     }
-    // A container of the name of a sidecar's would make it a workload with a sidecar.
+    // With the name of a sidecar's container it would be taken for a workload with a sidecar.
     proxy.set("name", WAYPOINT_CONTAINER);
     let (variables, _) = proxy.list_in("env");
     variables.retain(|one| !one.name().is_some_and(|name| of_sidecar.contains(&name)));
@@ -102,7 +102,7 @@ pub fn waypoint_pod(settings: &InjectionSettings) -> JsonValue {
     pod
 }
 
-/// The volumes that it mounts.
+/// The volumes of the proxy's container.
 pub(crate) fn volumes(settings: &InjectionSettings) -> Vec<JsonValue> {
     let token = JsonValue::from([
         ("path", "token".into()),
@@ -128,8 +128,8 @@ pub(crate) fn volumes(settings: &InjectionSettings) -> Vec<JsonValue> {
     all
 }
 
-/// The volume with the certificate that the kubelet requests. Pods start without the roots, which the proxy needs only with the
-/// certificate.
+/// The volume with the certificate that the kubelet requests. Pods start even if the roots are missing: the proxy only
+/// needs them together with the certificate.
 fn identity(longest_s: Option<u32>) -> JsonValue {
     let mut certificate = JsonValue::from([
         ("signerName", SIGNER.into()),
@@ -165,7 +165,7 @@ fn environment(settings: &InjectionSettings, probes: &Probes) -> JsonValue {
         said("LENO_CONTROL", &settings.control),
         said("LENO_ROOTS", &format!("{ROOTS_PATH}/{ROOTS_KEY}")),
         said("LENO_TOKEN", &format!("{TOKEN_PATH}/token")),
-        // With it, the startup probe holds back a pod that the agent has not captured yet.
+        // The startup probe then delays the containers of a pod that the agent has not captured yet.
         said("LENO_AWAIT_CAPTURE", "true"),
     ];
     if let Some(api) = &settings.workload_api {
@@ -244,7 +244,7 @@ fn lifecycle() -> JsonValue {
     JsonValue::from([("postStart", run("started")), ("preStop", run("ending"))])
 }
 
-/// What Pod Security calls `restricted`, said in full.
+/// The settings that Pod Security requires for `restricted`, all explicit.
 fn security() -> JsonValue {
     JsonValue::from([
         ("allowPrivilegeEscalation", false.into()),

@@ -20,8 +20,8 @@ use crate::{
     workload_api,
 };
 
-/// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
-/// not there, and the annotations, by name, with commas between.
+/// Records what injection has added besides the proxy, for its inverse: the names of added lists and maps, and of
+/// annotations, separated by commas.
 pub(crate) const RECORD: &str = "leno.dev/injected";
 /// What a namespace says to the agent of its pods, as annotations, each with its name in the record.
 pub(crate) const AGENT_ANNOTATIONS: [(&str, &str); 4] = [
@@ -34,38 +34,38 @@ pub(crate) const AGENT_ANNOTATIONS: [(&str, &str); 4] = [
 pub(crate) const PULL_SECRET: &str = "pull-secret=";
 /// The field of a pod with the Secrets that its images are pulled with.
 pub(crate) const PULL_SECRETS: &str = "imagePullSecrets";
-/// Which container `kubectl logs` and `exec` mean (Kubernetes' own).
+/// The default container of `kubectl logs` and `exec` (an annotation of Kubernetes).
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// What a pod that the kubelet has from a file bears (Kubernetes' own).
+/// The annotation of a pod that the kubelet has from a file (of Kubernetes).
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// The sysctl whose value is the mark of a captured namespace.
 const RESERVED: &str = "net.ipv4.ip_local_reserved_ports";
-/// What `leno.dev/capture` may say.
+/// The values of `leno.dev/capture`.
 const CAPTURES: [&str; 4] = ["auto", "ebpf", "nftables", "iptables"];
 
-/// What became of a pod.
+/// The result for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodOutcome {
     /// It has a proxy now.
     Injected,
-    /// It is as it was.
+    /// It was not changed.
     Skipped(SkipReason),
 }
 
-/// Why a pod is left as it is.
+/// Why a pod was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
     /// It has a proxy already.
     Meshed,
-    /// It says so.
+    /// Its labels or annotations disable injection.
     Disabled,
-    /// Its connections are its node's.
+    /// It uses its node's network.
     HostNetwork,
     /// The kubelet has it from a file, not from the API server.
     Mirror,
     /// It runs on Windows.
     Windows,
-    /// It would not end for a proxy that is an ordinary container.
+    /// It ends by itself, but a proxy in an ordinary container would keep it running.
     Ends,
     /// A proxy of its node serves it.
     NodeMode,
@@ -73,10 +73,10 @@ pub enum SkipReason {
     Waypoint,
 }
 
-/// Why a pod cannot be injected. It is unchanged then.
+/// Why a pod cannot be injected. It was not changed then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum InjectError {
-    /// It is no pod, or a part of it is not what it should be.
+    /// It is not a pod, or a part of it has another form.
     #[error("{0} is not {1}")]
     Form(&'static str, &'static str),
     /// One of Leno's labels or annotations has an invalid value.
@@ -87,23 +87,23 @@ pub enum InjectError {
         /// What is wrong with it.
         reason: String,
     },
-    /// It is in node mode, and declines the proxy that its namespace prescribes.
+    /// It is in node mode, and declines the proxy that its namespace requires.
     #[error(
         "it says leno.dev/inject: disabled, but pods of its namespace have a proxy: remove it from the pod, or have an \
          administrator create a PodExemption with settings: [inject]"
     )]
     DeclinesNodeMode,
-    /// One of its volumes is called as one of the proxy's.
+    /// It has a volume with the name of one of the proxy's.
     #[error(
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
     )]
     Volume(&'static str),
-    /// One of its containers mounts the folder of the Workload API, and could write there.
+    /// One of its containers mounts the folder of the Workload API, and could write to it.
     #[error(
         "its container {0} mounts {WORKLOAD_API_VOLUME}, which is a volume of the proxy's, to write: add readOnly: true"
     )]
     WorkloadApiMount(String),
-    /// One of its containers listens where the proxy does.
+    /// One of its containers uses a port on which the proxy listens.
     #[error(
         "its container {container} has the port {port}, on which the proxy listens: use another"
     )]
@@ -113,17 +113,16 @@ pub enum InjectError {
         /// The port.
         port: u16,
     },
-    /// One of its containers runs as the proxy does, so that its connections would be taken for the
-    /// proxy's own.
+    /// One of its containers runs as the proxy's user, so its connections would be mistaken for the proxy's own.
     #[error("{0} runs as user {PROXY_UID}, which is the proxy's: use another")]
     User(String),
-    /// The pod reserves local ports, by which a node's agent says that a namespace is captured.
+    /// The pod reserves local ports, which is how a node's agent marks captured namespaces.
     #[error(
         "it sets the sysctl {RESERVED}, which is the mark of a captured pod: remove it from \
          securityContext.sysctls"
     )]
     Reserved,
-    /// Init containers would start before a proxy that is an ordinary container, and reach nothing.
+    /// Init containers would start before a proxy in an ordinary container, and could not reach anything.
     #[error(
         "it has init containers, which would start before a proxy that is an ordinary container and \
          reach nothing: use a native sidecar (Kubernetes 1.29), or have no init containers"
@@ -136,12 +135,12 @@ pub enum InjectError {
         container: String,
         /// The probe's field.
         probe: &'static str,
-        /// What it says of the port.
+        /// The name of the port.
         port: JsonValue,
     },
 }
 
-/// What is around a pod.
+/// The context of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodContext {
     /// What its namespace says to the agent of its pods, by annotation.
@@ -152,19 +151,19 @@ pub struct PodContext {
     pub floor: NamespaceFloor,
 }
 
-/// What a namespace says and its pods cannot loosen.
+/// The settings of a namespace that its pods cannot loosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceFloor {
-    /// Its pods have a proxy, also those that decline.
+    /// Its pods must have a proxy, even those that decline it.
     pub inject: bool,
-    /// They are captured in the way that it names.
+    /// They must be captured in the way that the namespace sets.
     pub capture: bool,
 }
 
 /// Puts the proxy into a pod or the template of one.
 ///
 /// # Errors
-/// [`InjectError`] where the pod cannot be what it asks for.
+/// [`InjectError`] if the pod has an invalid setting.
 pub fn inject(
     pod: &mut JsonValue,
     settings: &InjectionSettings,
@@ -187,7 +186,8 @@ pub fn inject(
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
     if mode::is_node(pod, &enclosing.proxies)? {
-        // Where its namespace has it, the injector would give it a proxy all the same; the agent reads its setting.
+        // If the namespace requires a proxy, the pod must not decline it. Otherwise the injector ignores the pod, and
+        // the agent reads its setting.
         return match declines(pod) {
             true => Err(InjectError::DeclinesNodeMode),
             false if settings.serves_workload_api => Err(served_by_none()),
@@ -229,7 +229,7 @@ pub fn inject(
     Ok(PodOutcome::Injected)
 }
 
-/// What has to be done to `before` for it to be `after`, as a JSON patch (RFC 6902) of whole fields.
+/// The change from `before` to `after`, as a JSON patch (RFC 6902) of whole fields.
 #[must_use]
 pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     const FIELDS: [&[&str]; 6] = [
@@ -243,7 +243,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     let mut changes = Vec::new();
     let whole = before.get("metadata").is_none();
     for path in FIELDS {
-        // A part of what is new as a whole, or the whole where parts are enough.
+        // Skips a part of a field that is new as a whole, and the whole field if its parts are enough.
         if path.first() == Some(&"metadata") && whole != (path.len() == 1) {
             continue;
         }
@@ -253,7 +253,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
         }
         let pointer = path.iter().fold(String::new(), |at, field| at + "/" + field);
         let change = match new {
-            // Adds a field, or replaces it.
+            // `add` adds a field, or replaces it.
             Some(new) => {
                 vec![("op", "add".into()), ("path", pointer.into()), ("value", new.clone())]
             }
@@ -265,7 +265,7 @@ pub fn patch(before: &JsonValue, after: &JsonValue) -> JsonValue {
     JsonValue::List(changes)
 }
 
-/// What a pod says of something by a label or, where no label does, by an annotation.
+/// The value of a pod's label, or else of its annotation.
 pub(crate) fn setting<'p>(pod: &'p JsonValue, name: &str) -> Option<&'p JsonValue> {
     let of = |map| pod.at(&["metadata", map]).and_then(|map| map.get(name));
     of("labels").or_else(|| of("annotations"))
@@ -283,7 +283,7 @@ pub(crate) fn one_of<'p>(
     text.map(Some).ok_or_else(wrong)
 }
 
-/// Why the pod is left as it is, where it is.
+/// Why the pod is not changed, if it is not.
 fn left(
     pod: &JsonValue,
     settings: &InjectionSettings,
@@ -338,12 +338,12 @@ impl PodContext {
         !(self.floor.inject && declines(pod)) && self.contradicted(pod).is_none()
     }
 
-    /// Whether the namespace has proxies serve the Workload API, and this pod says nothing of it.
+    /// Whether the namespace makes proxies serve the Workload API, and this pod has no setting for it.
     pub(crate) fn offers_workload_api(&self, pod: &JsonValue) -> bool {
         !workload_api::is_said_by(pod) && self.proxies.serves_workload_api() == Ok(true)
     }
 
-    /// What a pod and its namespace set as their capture, if the two differ and the pod may not choose.
+    /// The capture of a pod and of its namespace, if they differ and the pod may not choose.
     fn contradicted<'a>(&'a self, pod: &'a JsonValue) -> Option<(&'a str, &'a str)> {
         let of_namespace =
             self.agent.get(CAPTURE_ANNOTATION).filter(|_| self.floor.capture)?.as_str();
@@ -352,8 +352,8 @@ impl PodContext {
     }
 }
 
-/// Whether a pod sets no other capture than its namespace, where it may not choose. Such a pod is rejected, not
-/// changed: its setting may be a label, and a ReplicaSet selects its pods by labels.
+/// Whether a pod has the same capture as its namespace, if it may not choose. Otherwise the pod is rejected, not
+/// changed: the setting may be a label, by which a ReplicaSet selects its pods.
 fn check_capture(pod: &JsonValue, enclosing: &PodContext) -> Result<(), InjectError> {
     let Some((own, of_namespace)) = enclosing.contradicted(pod) else { return Ok(()) };
     let reason = format!(
@@ -394,7 +394,7 @@ fn check(pod: &JsonValue) -> Result<(), InjectError> {
         if let Some(port) = ports::taken(container) {
             return Err(InjectError::Port { container: name(container).to_owned(), port });
         }
-        // The namespace may not be permitted to have folders of nodes: what it gets is the proxy's.
+        // The namespace may not permit folders of the node; the volume that it gets is the proxy's.
         let writes = |mount: &JsonValue| {
             mount.name() == Some(WORKLOAD_API_VOLUME)
                 && !matches!(mount.get("readOnly"), Some(JsonValue::Bool(true)))
@@ -412,7 +412,8 @@ fn served_by_none() -> InjectError {
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason: reason.to_owned() }
 }
 
-/// Whether a pod that is left as it is has no use for a refusal: its proxy serves the Workload API, or it runs already.
+/// Whether rejecting a pod that is not changed would not help: its proxy serves the Workload API already, or it is
+/// running already.
 fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
     let mut containers = pod.get("spec").into_iter().flat_map(JsonValue::containers);
     let serves = |proxy: &JsonValue| {
@@ -425,7 +426,7 @@ fn has_workload_api(pod: &JsonValue, left: SkipReason) -> bool {
     }
 }
 
-/// Why a pod that gets no proxy has no Workload API: its application would wait for a socket that never comes.
+/// Why a pod without a proxy has no Workload API: its application would wait for a socket that never appears.
 fn without_proxy(left: SkipReason) -> InjectError {
     let reason = match left {
         SkipReason::Meshed => {
@@ -438,8 +439,8 @@ fn without_proxy(left: SkipReason) -> InjectError {
     InjectError::Annotation { name: workload_api::ANNOTATION.to_owned(), reason }
 }
 
-/// Whether nothing of a pod that is captured would pass for what it is not, as far as it says so.
-/// The pod may have come with its proxy.
+/// Whether no container of a captured pod could be mistaken for the proxy, as far as the spec shows. The pod may have
+/// brought its own proxy.
 fn check_captured(pod: &JsonValue) -> Result<(), InjectError> {
     let Some(spec) = pod.get("spec") else { return Ok(()) };
     // Nothing is captured in a node's own network.
@@ -452,7 +453,7 @@ fn check_captured(pod: &JsonValue) -> Result<(), InjectError> {
         }
     }
     let sysctls = spec.get("securityContext").map_or(&[][..], |context| context.list("sysctls"));
-    // Both are its name (sysctl.d(5)).
+    // Both notations are valid (sysctl.d(5)).
     if sysctls.iter().any(|sysctl| name(sysctl).replace('/', ".") == RESERVED) {
         return Err(InjectError::Reserved);
     }
@@ -463,7 +464,7 @@ fn name(of: &JsonValue) -> &str {
     of.name().unwrap_or_default()
 }
 
-/// The user that a pod or a container says it runs as.
+/// The user that a pod or a container sets.
 fn user(of: &JsonValue) -> Option<i64> {
     of.at(&["securityContext", "runAsUser"]).and_then(JsonValue::number)
 }
@@ -472,7 +473,7 @@ fn has_init_containers(pod: &JsonValue) -> bool {
     pod.get("spec").is_some_and(|spec| !spec.list("initContainers").is_empty())
 }
 
-/// Does something to every container that a probe may be of.
+/// Calls a function for every container that can have probes.
 pub(crate) fn each_container<E>(
     spec: &mut JsonValue,
     mut work: impl FnMut(&mut JsonValue) -> Result<(), E>,
@@ -485,8 +486,8 @@ pub(crate) fn each_container<E>(
     Ok(())
 }
 
-/// Adds the Secrets that the image of the proxy is pulled with, unless the pod has them: by itself, or by its service
-/// account, whose Secrets the API server has added before.
+/// Adds the Secrets for pulling the proxy's image, unless the pod has them: in its spec, or by its service account,
+/// whose Secrets the API server has added already.
 fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &mut Vec<String>) {
     let has = |wanted: &str| spec.list(PULL_SECRETS).iter().any(|secret| name(secret) == wanted);
     let missing: Vec<String> =
@@ -506,13 +507,13 @@ fn add_pull_secrets(spec: &mut JsonValue, settings: &InjectionSettings, made: &m
     }
 }
 
-/// The container that people mean who name none: the first.
+/// The default container, which is the first one.
 fn default_container(spec: &JsonValue) -> Option<String> {
     let first = spec.list("containers").first()?;
     first.name().map(str::to_owned)
 }
 
-/// Says in annotations what was done.
+/// Records in annotations what was done.
 fn annotate(
     pod: &mut JsonValue,
     (settings, enclosing): (&InjectionSettings, &PodContext),

@@ -1,10 +1,10 @@
-//! Whether an object of the mesh may be stored: the checks of `leno analyze`, before it is too late.
+//! Whether an object of the mesh may be stored, by the checks of `leno analyze`.
 //!
-//! An object of Leno's own group that is not understood is denied, because none of it would apply. One of
-//! the Gateway API is never denied: another of its parents may be a gateway, which understands it, and
-//! its status says that Leno does not. What is found beyond that is a warning, since objects may come in any
-//! order: a route may be stored before the service that it names. A route that attaches to no Service is
-//! none of the mesh's, and nothing is said of it.
+//! An object of Leno's own group that cannot be parsed is denied, because none of it would apply. An object of the
+//! Gateway API is never denied: it may also have a gateway as its parent, which supports it, and its status shows what
+//! Leno does not support. Everything else that is found is a warning, because objects may be stored in any order: a
+//! route may be stored before its service. A route that is not attached to any Service does not concern the mesh, and
+//! is not checked.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use leno_resources::{Documents, Kind, Object, Problem, parse};
 use crate::review::{AdmissionReview, ReviewAnswer};
 use crate::value::JsonValue;
 
-/// The group of the kinds that are ours.
+/// The API group of Leno's own kinds.
 const GROUP: &str = "leno.dev";
-/// The finding that a grant is not used. It depends on the routes of other namespaces.
+/// The finding that a grant is not used. It depends on routes of other namespaces.
 const UNUSED_GRANT: &str = "grant-unused";
-/// What an object whose name the API server makes is called until then.
+/// A placeholder name for an object whose name the API server generates later.
 const UNNAMED: &str = "x";
 
-/// Judges the object of a review. `neighbours` are the stored objects that it is judged against
-/// ([`StoredObjects::neighbours`](crate::StoredObjects::neighbours)); without them the object is judged by
-/// itself, so that the answer tells nothing of what is stored. Returns `None` once `cancelled` says so.
+/// Checks the object of a review. `neighbours` are the stored objects that it is checked against
+/// ([`StoredObjects::neighbours`](crate::StoredObjects::neighbours)); without them the object is checked on its own, so
+/// that the answer reveals nothing about stored objects. Returns `None` once `cancelled` returns true.
 #[must_use]
 pub fn judge(
     review: &AdmissionReview,
@@ -53,7 +53,7 @@ pub fn judge(
             });
         }
     };
-    // Parsing and comparing take time; each is bounded, and nothing is between them.
+    // Parsing and comparing each take a bounded time; cancellation is only checked between them.
     if cancelled() {
         return None;
     }
@@ -61,8 +61,8 @@ pub fn judge(
     Some(ReviewAnswer { warnings: warnings.unwrap_or_default(), ..ReviewAnswer::default() })
 }
 
-/// Whether an object is allowed as it is: it is going, its spec does not change, or it is none of the
-/// mesh's.
+/// Whether an object is allowed without a check: it is being deleted, its spec does not change, or it does not concern
+/// the mesh.
 #[must_use]
 pub fn is_unjudged(review: &AdmissionReview) -> bool {
     let object = &review.object;
@@ -80,7 +80,7 @@ fn findings(
     let others = neighbours.iter().filter(|one| judged.iter().all(|own| own.key() != one.key()));
     let objects = others.map(|one| Object::clone(one)).chain(judged.iter().cloned()).collect();
     let mut found = analyze(documents, objects);
-    // What is around a policy has no Namespace of the control plane; the status says whether there are keys.
+    // The Namespace of the control plane is not among the neighbours; the policy's status shows whether there are keys.
     found.retain(|one| one.code != UNUSED_GRANT && one.code != KEYS_NOT_PERMITTED);
     found.retain(|one| !is_of_foreign_parent(review, &one.path));
     let line = |found: leno_analysis::Finding| {
@@ -96,8 +96,8 @@ fn findings(
     found.into_iter().map(line).collect()
 }
 
-/// Whether a finding is of a parent in another namespace. Whether there is such a service, and what ports it
-/// has, is for those to know who may read it; the status of the route says whether the route attaches.
+/// Whether a finding is about a parent in another namespace. Only readers of that namespace may know whether such a
+/// service exists and which ports it has; the status of the route shows whether it is attached.
 fn is_of_foreign_parent(review: &AdmissionReview, path: &str) -> bool {
     let index = path.strip_prefix("spec.parentRefs[").and_then(|rest| rest.split_once(']'));
     let Some(index) = index.and_then(|(index, _)| index.parse::<usize>().ok()) else {
@@ -109,7 +109,7 @@ fn is_of_foreign_parent(review: &AdmissionReview, path: &str) -> bool {
     namespace.is_some_and(|namespace| namespace != review.namespace)
 }
 
-/// A problem without a line: the object comes from the API server, not from a file.
+/// A problem without its line: the object comes from the API server, not from a file.
 fn problem(problem: &Problem) -> String {
     match problem.path.as_str() {
         "" => problem.reason.clone(),
@@ -117,14 +117,14 @@ fn problem(problem: &Problem) -> String {
     }
 }
 
-/// Whether Leno defines objects of this kind, so that no other program reads them.
+/// Whether Leno defines this kind, so that no other program reads its objects.
 fn is_ours(object: &JsonValue) -> bool {
     let version = object.get("apiVersion").and_then(JsonValue::text).unwrap_or_default();
     version.split_once('/').is_some_and(|(group, _)| group == GROUP)
 }
 
-/// Whether the mesh is the reader of this object: not of a route that attaches to gateways alone, whose
-/// fields Leno need not know.
+/// Whether the object concerns the mesh. A route that is only attached to gateways does not, and Leno may not know its
+/// fields.
 fn is_of_the_mesh(object: &JsonValue) -> bool {
     let kind = object.get("kind").and_then(JsonValue::text).unwrap_or_default();
     if !Kind::ROUTES.iter().any(|route| route.as_str() == kind) {
@@ -149,7 +149,7 @@ fn document(review: &AdmissionReview) -> JsonValue {
             metadata.set(map, given.clone());
         }
     }
-    // `kubectl apply` keeps what it has read in an annotation, which is ours to read as little as any.
+    // The annotation in which `kubectl apply` keeps the object is dropped; Leno must not check it.
     let mut document = JsonValue::map();
     for field in ["apiVersion", "kind"] {
         document.set(field, object.get(field).cloned().unwrap_or(JsonValue::Null));
@@ -188,7 +188,7 @@ mod tests {
             "status": {"parents": []}})
     }
 
-    /// What a review is told where this is stored beside it.
+    /// The answer to a review while these objects are stored.
     fn judged(review: &AdmissionReview, objects: Vec<Object>) -> ReviewAnswer {
         let mut stored = StoredObjects::default();
         objects.iter().for_each(|object| stored.put(object));
@@ -215,7 +215,7 @@ mod tests {
         let answer = judged(&review(&misspelt, None), services(&["web"]));
         let reason = answer.denied.unwrap();
         assert!(reason.starts_with("spec.timeout: unknown field"), "{reason}");
-        // A change of its labels alone is allowed, and so is its removal.
+        // A change of its labels is allowed, and so is its deletion.
         assert_eq!(
             judged(&review(&misspelt, Some(&misspelt)), Vec::new()),
             ReviewAnswer::default()
@@ -258,7 +258,8 @@ mod tests {
         assert!(answer.warnings[0].contains("[backend-not-found]"), "{answer:?}");
     }
 
-    /// The answer is for anyone who may store an object in one namespace: it is the same whatever others have.
+    /// The answer must not depend on other namespaces, because anyone who may store an object in one namespace can read
+    /// it.
     #[test]
     fn an_answer_tells_nothing_of_other_namespaces() {
         let elsewhere = |name: &str| {
@@ -298,7 +299,7 @@ mod tests {
         }
     }
 
-    /// An object by itself tells nothing of what is stored at all.
+    /// Checked on its own, an object reveals nothing about stored objects.
     #[test]
     fn without_neighbours_an_object_is_judged_by_itself() {
         let targets = json!([{"group": "", "kind": "Service", "name": "nothing"}]);
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!(judge(&review(&policy, None), Some(&[]), || true), None);
     }
 
-    /// One route of a namespace with a thousand services and routes is judged against its own few.
+    /// A route in a namespace with a thousand services and routes is only compared with the few that it touches.
     #[test]
     fn a_route_is_judged_against_what_it_touches() {
         let mut stored = StoredObjects::default();

@@ -1,9 +1,8 @@
-//! The proxy put into pods, and taken out of them again; no I/O.
+//! Adds the proxy to pods, and removes it again; no I/O.
 //!
-//! [`inject`] takes a pod, or the template of one, and adds what makes it a pod of the mesh: the
-//! proxy's container, what it mounts, and probes that reach the application through it. [`uninject`]
-//! is its exact inverse. [`rewrite`] does either to every pod template in a text of YAML or JSON and
-//! leaves everything else as it is written.
+//! [`inject`] takes a pod, or the template of one, and adds what a pod of the mesh needs: the proxy's container, its
+//! volumes, and probes that reach the application through it. [`uninject`] is its exact inverse. [`rewrite`] applies
+//! either to every pod template in a text of YAML or JSON, and leaves everything else as it is written.
 //!
 //! ```text
 //! text ─► documents ─► pod templates ─► inject ─► text       leno inject, leno uninject
@@ -11,11 +10,11 @@
 //!        └► object of the mesh ─► judge ─► denial, warnings
 //! ```
 //!
-//! [`judge`] says of an object of the mesh whether it may be stored, by the checks of `leno analyze`, against
-//! those of the [`StoredObjects`] that it touches.
+//! [`judge`] decides whether an object of the mesh may be stored, by the checks of `leno analyze`, against those
+//! [`StoredObjects`] that it touches.
 //!
-//! It does not know the fields of pods that it does not touch, so that none is lost: a pod is a
-//! [`JsonValue`], not a struct. It does not know who asks, nor does it see a client of Kubernetes.
+//! This crate does not know the fields of pods that it does not change, so none of them is lost: a pod is a
+//! [`JsonValue`], not a struct. It does not know who sends a request, and has no client of Kubernetes.
 //!
 //! Read first: [`inject`], [`InjectionSettings`], [`PodOutcome`], [`rewrite`]; [`AdmissionReview`] and [`judge`].
 
@@ -54,14 +53,14 @@ pub use workload::{InjectionOutcome, InjectionReport, inject_document, uninject_
 
 /// The name of the proxy's container.
 pub const CONTAINER: &str = "leno-proxy";
-/// The volume with the token that the proxy shows the control plane.
+/// The volume with the token with which the proxy authenticates to the control plane.
 pub const TOKEN_VOLUME: &str = "leno-token";
 /// The volume with the socket of the SPIFFE Workload API that issues the proxy's certificates, or that the proxy serves to the
 /// containers of its pod.
 pub const WORKLOAD_API_VOLUME: &str = "leno-workload-api";
 /// The volume with the certificate that the kubelet requests for the pod.
 pub const IDENTITY_VOLUME: &str = "leno-identity";
-/// The volume, and the ConfigMap in it, with the roots that the proxy checks the control plane by.
+/// The volume, and the ConfigMap in it, with the roots for verifying the control plane.
 pub const ROOTS: &str = "leno-roots";
 /// The field of that ConfigMap.
 pub const ROOTS_KEY: &str = "roots.pem";

@@ -1,4 +1,5 @@
-//! Where the proxy of a pod runs: as the pod says, else as its namespace says; and what else a namespace says of proxies.
+//! Whether a pod is in node mode, by its own settings or those of its namespace; and the other settings of a namespace
+//! for proxies.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +12,11 @@ use crate::inject::{InjectError, said, setting};
 use crate::value::JsonValue;
 use crate::workload_api;
 
-/// What `leno.dev/mode` may say.
+/// The values of `leno.dev/mode`.
 const MODES: [&str; 2] = [SIDECAR, NODE];
-/// What `leno.dev/share` may say.
+/// The values of `leno.dev/share`.
 const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
-/// What `leno.dev/udp` may say.
+/// The values of `leno.dev/udp`.
 pub(crate) const DATAGRAMS: [&str; 3] = [NO_DATAGRAMS, "enabled", "all"];
 pub(crate) const NO_DATAGRAMS: &str = "off";
 /// What `leno.dev/spiffe-endpoint-socket` may say in a cluster.
@@ -23,7 +24,7 @@ pub(crate) const NO_SOCKET: &str = "off";
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
 
-/// What a namespace says of the proxies of its pods, as it is written there.
+/// The settings of a namespace for the proxies of its pods, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxiesOfNamespace {
     /// Its `leno.dev/mode`.
@@ -41,7 +42,7 @@ pub struct ProxiesOfNamespace {
 }
 
 impl ProxiesOfNamespace {
-    /// What a namespace says by its settings, of which only those of this are read.
+    /// Takes the settings for proxies from all settings of a namespace.
     #[must_use]
     pub fn new(settings: &BTreeMap<String, String>) -> Self {
         let of = |name: &str| settings.get(name).cloned();
@@ -55,17 +56,17 @@ impl ProxiesOfNamespace {
         }
     }
 
-    /// Whether its values can be read.
+    /// Whether its values are valid.
     ///
     /// # Errors
-    /// Why pods that set none of them themselves are refused.
+    /// Why pods without settings of their own are rejected.
     pub fn check(&self) -> Result<(), InjectError> {
         is_node(&JsonValue::map(), self)?;
         self.declines_certificates()?;
         self.serves_workload_api().map(|_| ())
     }
 
-    /// Whether the proxies of its pods serve them the Workload API, where a pod says nothing of it.
+    /// Whether the proxies of its pods serve the Workload API by default.
     pub(crate) fn serves_workload_api(&self) -> Result<bool, InjectError> {
         let of_namespace = self.workload_api.as_deref();
         let said = one_of(None, of_namespace, WORKLOAD_API_ANNOTATION, &workload_api::VALUES)?;
@@ -83,8 +84,8 @@ impl ProxiesOfNamespace {
 /// Whether a pod is in node mode.
 ///
 /// # Errors
-/// It or its namespace has a misspelt value. Such a pod gets no sidecar in its place: who shares a process with it would
-/// not be what its author relies on.
+/// The pod or its namespace has an invalid value. The pod gets no sidecar instead, because its author relies on how it
+/// shares a process.
 pub(crate) fn is_node(
     pod: &JsonValue,
     namespace: &ProxiesOfNamespace,
@@ -97,7 +98,7 @@ pub(crate) fn is_node(
     Ok(mode == Some(NODE))
 }
 
-/// Whether the time after which a busy pod gets a process of its own can be read.
+/// Checks the time after which a busy pod gets a process of its own.
 fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Result<(), InjectError> {
     let wrong =
         |reason| InjectError::Annotation { name: PROMOTE_AFTER_ANNOTATION.to_owned(), reason };
@@ -115,7 +116,7 @@ fn check_promotion(own: Option<&JsonValue>, of_namespace: Option<&str>) -> Resul
     Ok(())
 }
 
-/// The value that holds. The pod's hides its namespace's, also a wrong one.
+/// The value that applies. The pod's value takes precedence, even if it is invalid.
 fn one_of<'v>(
     own: Option<&'v JsonValue>,
     of_namespace: Option<&'v str>,
@@ -162,7 +163,7 @@ mod tests {
             (sidecar, Some("node"), false),
             (node, None, true),
             (node, Some("sidecar"), true),
-            // The value of the namespace is not read.
+            // The value of the namespace is not used, so it may be invalid.
             (sidecar, Some("nod"), false),
         ] {
             assert_eq!(checked(own, mode, None), Ok(expected), "{own} {mode:?}");

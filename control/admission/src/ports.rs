@@ -1,25 +1,25 @@
-//! The ports of a pod that are the proxy's own, and the ports that containers name.
+//! The ports of a pod on which the proxy listens, and the named ports of containers.
 
 use leno_types::ports::{ADMIN, INBOUND, OUTBOUND};
 
 use crate::value::JsonValue;
 
-/// What the proxy listens on.
+/// The ports on which the proxy listens.
 const OWN: [u16; 3] = [OUTBOUND, INBOUND, ADMIN];
 
-/// A port of this container that the proxy needs, where it has one.
+/// A port of this container on which the proxy must listen, if there is one.
 pub(crate) fn taken(container: &JsonValue) -> Option<u16> {
     let numbers = container.list("ports").iter().filter(is_tcp).filter_map(number);
     numbers.into_iter().find(|port| OWN.contains(port))
 }
 
-/// The number of a port that may be given by the name that a container has for it.
+/// The number of a port, which may be given by its name in a container.
 pub(crate) fn resolve(container: &JsonValue, port: &JsonValue) -> Option<u16> {
     if let Some(number) = port.number() {
         return u16::try_from(number).ok().filter(|port| *port > 0);
     }
     let wanted = port.text()?;
-    // Kubernetes reads a number in quotes as the number.
+    // Kubernetes treats a number in quotes as a number.
     if let Ok(number) = wanted.parse() {
         return Some(number);
     }

@@ -1,25 +1,26 @@
-//! A `preStop` hook for the containers of an application, by which all proxies know of a pod's end before the application does.
+//! A `preStop` hook for the containers of an application. It delays their end until all proxies know that the pod is
+//! ending.
 //!
-//! The kubelet signals containers when it learns that their pod was deleted, which is when the control plane learns it.
-//! A hook that sleeps runs in the kubelet, and takes no process in the container (KEP-3960).
+//! The kubelet signals containers as soon as it learns that their pod was deleted, which is also when the control plane
+//! learns it. A hook that sleeps runs in the kubelet, and needs no process in the container (KEP-3960).
 
 use crate::settings::{ContainerShape, InjectionSettings};
 use crate::value::JsonValue;
 
-/// In the record of an injection, before the name of a container that has the hook from it.
+/// Prefix, in the record of an injection, of the name of a container to which the hook was added.
 const RECORDED: &str = "pre-stop=";
-/// The same for a container whose map `lifecycle` was made for it.
+/// The same for a container to which the map `lifecycle` was added as well.
 const RECORDED_WITH_MAP: &str = "lifecycle=";
 /// Kubernetes' own default of `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE_S: i64 = 30;
 
-/// Adds the hook to containers without one, and returns what uninjection has to know. The pod's grace period, in which
-/// hooks run, has to be longer.
+/// Adds the hook to containers without one, and returns the entries for the record. The pod's grace period includes the
+/// hooks, so it must be longer.
 pub(crate) fn add(spec: &mut JsonValue, settings: &InjectionSettings) -> Vec<String> {
     let seconds = settings.pre_stop_sleep;
     let grace = spec.get("terminationGracePeriodSeconds").and_then(JsonValue::number);
     let fits = i64::from(seconds) < grace.unwrap_or(DEFAULT_GRACE_S);
-    // An ordinary container has no order of ends in which the hook would help.
+    // Ordinary containers end in no order, so the hook would not help.
     if seconds == 0 || !fits || settings.shape == ContainerShape::Container {
         return Vec::new();
     }
@@ -43,7 +44,7 @@ pub(crate) fn add(spec: &mut JsonValue, settings: &InjectionSettings) -> Vec<Str
     recorded
 }
 
-/// Removes the hooks that injection has made, as its record says.
+/// Removes the hooks that injection has added, by its record.
 pub(crate) fn remove(spec: &mut JsonValue, made: impl Fn(&str) -> bool) {
     let Some(JsonValue::List(containers)) = spec.get_mut("containers") else { return };
     for container in containers {

@@ -1,8 +1,8 @@
-//! The kubelet's probes: led to the proxy, which asks the application in their stead.
+//! Redirects the kubelet's probes to the proxy, which probes the application instead.
 //!
-//! Under strict mTLS the inbound listener takes no plaintext, and the kubelet speaks nothing else. So
-//! its probes go to the proxy's admin server, which knows from `LENO_PROBES` what they were and asks
-//! the application from within the pod. A probe that runs a command stays as it is.
+//! Under strict mTLS the inbound listener accepts no plaintext, but the kubelet only sends plaintext. So its probes go
+//! to the proxy's admin server, which knows the original probes from `LENO_PROBES` and runs them from within the pod. A
+//! probe that runs a command is not changed.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use crate::inject::InjectError;
 use crate::ports;
 use crate::value::JsonValue;
 
-/// The variable in which the proxy finds what the probes were.
+/// The variable with the original probes.
 pub(crate) const VARIABLE: &str = "LENO_PROBES";
 
-/// The probes of a container, as its fields and as paths of the proxy call them.
+/// The kinds of probes: their fields in a container, and their names in paths of the proxy.
 const KINDS: [(&str, &str); 3] =
     [("livenessProbe", "liveness"), ("readinessProbe", "readiness"), ("startupProbe", "startup")];
-/// What a probe may ask, the application's command aside.
+/// The handlers that are redirected; that is all but a command.
 const HANDLERS: [&str; 3] = ["httpGet", "tcpSocket", "grpc"];
-/// How long a probe waits where it does not say, in seconds (Kubernetes' own).
+/// The default timeout of a probe in Kubernetes, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 1;
 
-/// What probes were, by container and kind: `web/liveness`.
+/// The original probes, by container and kind: `web/liveness`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Probes(BTreeMap<String, Probe>);
 
-/// What one of them was: `{"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}`.
+/// One original probe: `{"httpGet": {...}, "port": 8080, "timeoutSeconds": 1}`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Probe {
@@ -39,7 +39,7 @@ struct Probe {
     tcp_socket: Option<JsonValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     grpc: Option<JsonValue>,
-    /// The number of the port, which the handler may name.
+    /// The number of the port; the handler may have its name.
     port: u16,
     timeout_seconds: u64,
 }
@@ -58,7 +58,7 @@ impl Probe {
 }
 
 impl Probes {
-    /// Leads the probes of a container to the proxy, and keeps what they were.
+    /// Redirects the probes of a container to the proxy, and records the original ones.
     pub(crate) fn take(&mut self, container: &mut JsonValue) -> Result<(), InjectError> {
         let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
@@ -66,7 +66,7 @@ impl Probes {
             let handler = HANDLERS.into_iter().find_map(|one| Some((one, probe.get(one)?)));
             let Some((handler, given)) = handler else { continue };
             if given.get("host").and_then(JsonValue::text).is_some_and(|host| !host.is_empty()) {
-                // It is not this pod that is asked.
+                // Such a probe is not for this pod.
                 continue;
             }
             let port = given.get("port").and_then(|port| ports::resolve(container, port));
@@ -92,7 +92,7 @@ impl Probes {
         Ok(())
     }
 
-    /// Puts back what `take` took from a container.
+    /// Restores the probes of a container that `take` has redirected.
     pub(crate) fn put_back(&mut self, container: &mut JsonValue) {
         let name = container.name().unwrap_or_default().to_owned();
         for (field, kind) in KINDS {
@@ -108,25 +108,25 @@ impl Probes {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there are no probes.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The variable's value. Kubernetes replaces `$(NAME)` in it, so that it has no dollar sign.
+    /// The value of the variable. It must not contain a dollar sign, because Kubernetes replaces `$(NAME)`.
     pub(crate) fn text(&self) -> String {
         let text = serde_json::to_string(self).expect("a map of texts and values is JSON");
-        // Only texts have one, and in a text this is the same.
+        // A dollar sign can only be in a string, where this escape is equivalent.
         text.replace('$', "\\u0024")
     }
 
-    /// What a variable's value says.
+    /// Parses the value of the variable.
     pub(crate) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 }
 
-/// Puts one field in the place of another.
+/// Replaces one field by another.
 fn exchange(probe: &mut JsonValue, from: &str, (to, value): (&str, JsonValue)) {
     let JsonValue::Map(fields) = probe else { return };
     if let Some(field) = fields.iter_mut().find(|(name, _)| name == from) {

@@ -1,4 +1,4 @@
-//! What the API server asks before it stores an object, and what it is told (`admission.k8s.io/v1`).
+//! The API server's request before it stores an object, and the response (`admission.k8s.io/v1`).
 
 use data_encoding::BASE64;
 
@@ -7,31 +7,31 @@ use crate::settings::InjectionSettings;
 use crate::value::JsonValue;
 
 const VERSION: &str = "admission.k8s.io/v1";
-/// Longest warning: the API server cuts longer ones off (256).
+/// Longest warning: the API server truncates longer ones (256).
 const MAX_WARNING: usize = 250;
-/// Most warnings of one answer: more than anybody reads at once.
+/// Most warnings in one response: more would not be read.
 const MAX_WARNINGS: usize = 16;
 
-/// Why a text is no review.
+/// Why a text is not a review.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
     /// It is not JSON.
     #[error("the review is not JSON")]
     Json(#[from] serde_json::Error),
-    /// A field is missing or of another form.
+    /// A field is missing or has another form.
     #[error("the review has no {0}")]
     Missing(&'static str),
 }
 
-/// One question: may this object be stored?
+/// A request to decide whether an object may be stored.
 #[derive(Clone, Debug)]
 pub struct AdmissionReview {
     uid: String,
-    /// The namespace of the object; empty where it has none.
+    /// The namespace of the object; empty if it has none.
     pub namespace: String,
-    /// The object as it is to be stored.
+    /// The new object.
     pub object: JsonValue,
-    /// The object as it was, where it is changed.
+    /// The old object, if it is an update.
     pub old: Option<JsonValue>,
 }
 
@@ -42,15 +42,15 @@ pub struct ReviewAnswer {
     pub denied: Option<String>,
     /// The warnings for the client that stores it.
     pub warnings: Vec<String>,
-    /// What is changed in it, a JSON patch; empty or null for nothing.
+    /// The changes of the object, as a JSON patch; empty or null for none.
     pub patch: Option<JsonValue>,
 }
 
 impl AdmissionReview {
-    /// Reads what the API server sends.
+    /// Parses a request of the API server.
     ///
     /// # Errors
-    /// [`ReviewError`] where it is no review.
+    /// [`ReviewError`] if it is not a review.
     pub fn parse(text: &[u8]) -> Result<Self, ReviewError> {
         let mut review: JsonValue = serde_json::from_slice(text)?;
         if review.get("apiVersion").and_then(JsonValue::text) != Some(VERSION) {
@@ -65,7 +65,7 @@ impl AdmissionReview {
         Ok(Self { uid, namespace, object, old })
     }
 
-    /// Puts the proxy into the pod that this is of.
+    /// Adds the proxy to the pod of this review.
     #[must_use]
     pub fn inject(&self, settings: &InjectionSettings, enclosing: &PodContext) -> ReviewAnswer {
         let mut pod = self.object.clone();
@@ -100,7 +100,7 @@ impl AdmissionReview {
         }
     }
 
-    /// What the API server is told.
+    /// The text of the response.
     #[must_use]
     pub fn answered(&self, answer: &ReviewAnswer) -> String {
         let mut response = JsonValue::from([
@@ -131,7 +131,7 @@ impl AdmissionReview {
 }
 
 impl ReviewAnswer {
-    /// The object must not be stored.
+    /// An answer that denies the object.
     #[must_use]
     pub fn denied(reason: String) -> Self {
         Self { denied: Some(reason), ..Self::default() }
@@ -259,7 +259,7 @@ mod tests {
         assert!(!serves(&answer(&enabled, own("disabled"))), "the pod decides");
         assert!(serves(&answer(&disabled, own("enabled"))), "the pod decides");
         assert!(!serves(&answer(&disabled, json!({}))));
-        // It is no reason to refuse a pod that can do without.
+        // A pod that can work without the Workload API is not rejected.
         let left = answer(&enabled, json!({"leno.dev/inject": "disabled"}));
         assert_eq!(left, ReviewAnswer::default());
         let left = answer(&enabled, json!({"leno.dev/mode": "node"}));

@@ -1,4 +1,4 @@
-//! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
+//! The settings of a pod's proxy: those for all pods, and those of a pod itself.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::mode::{DATAGRAMS, NO_DATAGRAMS, NO_SOCKET, ProxiesOfNamespace};
 use crate::value::JsonValue;
 use crate::workload_api;
 
-/// Where the control plane is in a cluster.
+/// The default address of the control plane in a cluster.
 pub const DEFAULT_CONTROL: &str = "https://leno-controller.leno-system.svc:15010";
 
-/// What begins the annotations by which a pod sets something of its proxy.
+/// The prefix of annotations with a pod's own settings for its proxy.
 const OWN: &str = "leno.dev/proxy-";
 const CPU_REQUEST: &str = "leno.dev/proxy-cpu-request";
 const CPU_LIMIT: &str = "leno.dev/proxy-cpu-limit";
@@ -31,71 +31,68 @@ const METRICS_COMPAT: &str = "leno.dev/proxy-metrics-compat";
 const KNOWN: [&str; 8] =
     [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG, METRICS_COMPAT];
 
-/// How long containers of a pod wait before SIGTERM.
+/// The annotation for how long containers of a pod wait before SIGTERM.
 pub(crate) const PRE_STOP_SLEEP: &str = "leno.dev/pre-stop-sleep";
 
-/// The value of an annotation by which a pod does without what all others have.
+/// The value of an annotation that turns a setting off for a pod.
 const OFF: &str = "off";
 
-/// Seconds in which all proxies learn that a pod is being deleted, with room: it takes them some milliseconds.
+/// The default time for all proxies to learn that a pod is being deleted, in seconds. They need some milliseconds.
 pub const DEFAULT_PRE_STOP_SLEEP: u32 = 1;
 
-/// Longest name of a CSI driver, a folder or a socket: the path of a socket has 107 bytes at most (unix(7)).
+/// Longest name of a CSI driver, a folder or a socket: the path of a socket may have 107 bytes (unix(7)).
 const MAX_NAME: usize = 63;
 
-/// Longest value of one of Leno's annotations: the fields of an access log take some lines.
+/// Longest value of one of Leno's annotations: the fields of an access log may take some lines.
 const MAX_VALUE: usize = 1024;
 
-/// What is set for all proxies.
+/// The settings of all proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectionSettings {
     /// The proxy's image.
     pub image: String,
-    /// When the image is pulled, as Kubernetes calls it; without it, as Kubernetes has it.
+    /// When the image is pulled, in the notation of Kubernetes; `None` for the default of Kubernetes.
     pub pull_policy: Option<String>,
-    /// The Secrets, in the namespace of each pod, by which its node logs in to the registry of the image.
+    /// The Secrets, in the namespace of each pod, for the registry of the image.
     pub pull_secrets: Vec<String>,
     /// The trust domain of the mesh.
     pub trust_domain: String,
-    /// Where the control plane is, an `https` URL.
+    /// The address of the control plane, an `https` URL.
     pub control: String,
-    /// What the proxy may use.
+    /// The resources of the container.
     pub resources: ContainerResources,
-    /// What it logs; without it, as the proxy has it.
+    /// The log filter; `None` for the default of the proxy.
     pub log: Option<String>,
-    /// Where its spans go, and which requests have some, in the form of its `--traces`; without it, there are none.
+    /// The settings of its `--traces`; `None` for no traces.
     pub traces: Option<String>,
-    /// Its access log, in the form of its `--access-log`; without it, there is none.
+    /// The settings of its `--access-log`; `None` for no access log.
     pub access_log: Option<String>,
-    /// The meshes under whose names it serves metrics too, in the form of its `--metrics-compat`; without it, there are
-    /// none.
+    /// The settings of its `--metrics-compat`; `None` for none.
     pub metrics_compat: Option<String>,
-    /// Whether taps may show bodies, which pods cannot permit.
+    /// Whether taps may show bodies. Pods cannot permit it themselves.
     pub tap_bodies: bool,
-    /// From which addresses its metrics may be asked for, in the form of its `--scrape-from`, which pods cannot choose; without
-    /// it, from all.
+    /// The settings of its `--scrape-from`, which pods cannot choose; `None` if all addresses may request metrics.
     pub scrape_from: Option<String>,
-    /// Which cryptography its TLS uses, in the form of its `--tls-profile`, which pods cannot choose; without it, as the proxy
-    /// has it.
+    /// The setting of its `--tls-profile`, which pods cannot choose; `None` for the default of the proxy.
     pub tls_profile: Option<String>,
     /// The SPIFFE Workload API that issues its certificates; without it, the control plane does.
     pub workload_api: Option<WorkloadApiVolume>,
-    /// Whether it serves the SPIFFE Workload API to the containers of its pod, which a pod says.
+    /// Whether it serves the SPIFFE Workload API to the containers of its pod; a setting of the pod.
     pub serves_workload_api: bool,
-    /// Whether it carries datagrams, which a pod or its namespace says.
+    /// Whether it carries datagrams; a setting of the pod or its namespace.
     pub carries_datagrams: bool,
-    /// The longest life of the certificates that kubelets request for pods, in seconds; without it, they request none.
+    /// The longest life of certificates that kubelets request for pods, in seconds; `None` if they request none.
     pub pod_certificates: Option<u32>,
-    /// The name of the workload that has made the pod, where that is known.
+    /// The name of the workload that has created the pod, if it is known.
     pub workload: Option<String>,
-    /// As what it runs.
+    /// The kind of container that it runs in.
     pub shape: ContainerShape,
-    /// Seconds for which a container of the application waits before SIGTERM when its pod is deleted, unless it has a
-    /// `preStop` hook; 0 for none, as before Kubernetes 1.30.
+    /// How many seconds a container of the application waits before SIGTERM when its pod is deleted, unless it has a
+    /// `preStop` hook. 0 for no wait, as before Kubernetes 1.30.
     pub pre_stop_sleep: u32,
 }
 
-/// The volume by which pods reach a SPIFFE Workload API, such as that of SPIRE's agent: `csi:DRIVER/SOCKET` or
+/// The volume through which pods reach a SPIFFE Workload API, such as that of SPIRE's agent: `csi:DRIVER/SOCKET` or
 /// `hostPath:/DIRECTORY/SOCKET`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadApiVolume {
@@ -106,13 +103,13 @@ pub struct WorkloadApiVolume {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WorkloadApiSource {
-    /// A CSI driver that gives each pod the folder of the socket, as SPIFFE's does.
+    /// A CSI driver that mounts the folder of the socket in each pod, such as SPIFFE's.
     Csi(String),
-    /// That folder of the node.
+    /// The folder on the node.
     HostPath(String),
 }
 
-/// A text that names no such volume.
+/// A text that does not describe such a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not the volume of a Workload API: use csi:DRIVER/SOCKET, for example csi:csi.spiffe.io/spire-agent.sock, or \
@@ -150,7 +147,7 @@ impl WorkloadApiVolume {
         &self.socket
     }
 
-    /// The volume of a pod, but for its name.
+    /// The volume in a pod's spec, without its name.
     pub(crate) fn value(&self) -> (&'static str, JsonValue) {
         match &self.source {
             WorkloadApiSource::Csi(driver) => {
@@ -163,27 +160,26 @@ impl WorkloadApiVolume {
     }
 }
 
-/// As what the proxy runs beside the application.
+/// The kind of container that the proxy runs in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContainerShape {
-    /// An init container that goes on: it starts before and ends after everything else (Kubernetes
-    /// 1.29).
+    /// An init container that keeps running: it starts before and ends after all others (Kubernetes 1.29).
     #[default]
     Sidecar,
-    /// The first of the ordinary containers, with hooks that hold back the others and its own end.
+    /// The first of the ordinary containers, with hooks that delay the others and its own end.
     Container,
 }
 
-/// Quantities, as Kubernetes writes them; nothing is said of what is none.
+/// Resources as Kubernetes quantities; a missing one is not set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerResources {
-    /// What the scheduler sets aside.
+    /// The CPU that the scheduler reserves.
     pub cpu_request: Option<String>,
-    /// What it is throttled at. None by default: a throttled proxy throttles its application.
+    /// The CPU limit. `None` by default, because a throttled proxy throttles its application.
     pub cpu_limit: Option<String>,
-    /// What the scheduler sets aside.
+    /// The memory that the scheduler reserves.
     pub memory_request: Option<String>,
-    /// What it is ended at; half of it is the proxy's own budget.
+    /// The memory limit; half of it is the proxy's own budget.
     pub memory_limit: Option<String>,
 }
 
@@ -200,8 +196,7 @@ impl Default for ContainerResources {
 }
 
 impl Default for InjectionSettings {
-    /// An image of this version without a registry, and the control plane where `leno install` puts
-    /// it.
+    /// The image of this version without a registry, and the address of a control plane from `leno install`.
     fn default() -> Self {
         Self {
             image: concat!("leno-proxy:", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -229,12 +224,12 @@ impl Default for InjectionSettings {
 }
 
 impl InjectionSettings {
-    /// Whether the kubelet requests the certificate of the proxy: one of a Workload API goes before.
+    /// Whether the kubelet requests the proxy's certificate. A Workload API takes precedence.
     pub(crate) fn requests_by_kubelet(&self) -> bool {
         self.pod_certificates.is_some() && self.workload_api.is_none()
     }
 
-    /// Whether the proxy of a pod with these annotations serves it the Workload API.
+    /// Whether the proxy of a pod with these annotations must serve it the Workload API.
     fn is_to_serve_workload_api(
         &self,
         annotations: &[(String, JsonValue)],
@@ -246,7 +241,7 @@ impl InjectionSettings {
         self.check_workload_api(is_enabled, "")
     }
 
-    /// The same for a pod that gets a proxy, with what its namespace says where the pod says nothing.
+    /// The settings for a pod that gets a proxy, with those of its namespace as defaults.
     pub(crate) fn of_namespace(
         mut self,
         pod: &JsonValue,
@@ -267,7 +262,7 @@ impl InjectionSettings {
         Ok(self)
     }
 
-    /// Refuses the Workload API of the proxy beside that which issues the proxy's certificates.
+    /// Rejects a proxy that serves a Workload API if another Workload API issues the proxy's certificates.
     fn check_workload_api(&self, is_enabled: bool, whose: &str) -> Result<bool, InjectError> {
         if !is_enabled || self.workload_api.is_none() {
             return Ok(is_enabled);
@@ -347,7 +342,7 @@ impl InjectionSettings {
             *field = Some(text.to_owned());
         }
         if settings.traces.is_none() && settings.access_log.as_deref().is_some_and(exports) {
-            // A pod without traces has none of the records that all others have.
+            // If a pod has turned traces off, it also has none of the records that all others export.
             if !annotations.iter().any(|(name, _)| name == ACCESS_LOG) {
                 return Ok(Self { access_log: None, ..settings });
             }
@@ -358,19 +353,19 @@ impl InjectionSettings {
     }
 }
 
-/// The longest life of certificates that kubelets request, in seconds, where others last for `lifetime` from their issue: within
-/// the bounds of Kubernetes, and with the minutes that they begin before it.
+/// The longest life of certificates that kubelets request, in seconds, if other certificates last for `lifetime`. It is
+/// within the bounds of Kubernetes, and includes the minutes by which certificates begin before they are issued.
 #[must_use]
 pub fn pod_certificate_seconds(lifetime: Duration) -> u32 {
-    /// An hour, and 91 days.
+    /// One hour, and 91 days.
     const BOUNDS: (u64, u64) = (3600, 91 * 24 * 3600);
-    /// How long before their issue they begin.
+    /// How long before they are issued certificates begin.
     const BEGIN_S: u64 = 120;
     let seconds = lifetime.as_secs().saturating_add(BEGIN_S).clamp(BOUNDS.0, BOUNDS.1);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
-/// Seconds, as a pod says them.
+/// The seconds in a pod's annotation.
 fn pre_stop_sleep(value: &JsonValue) -> Result<u32, InjectError> {
     let seconds = match value.text() {
         Some(OFF) => Some(0),
@@ -384,7 +379,7 @@ fn pre_stop_sleep(value: &JsonValue) -> Result<u32, InjectError> {
 }
 
 impl ContainerResources {
-    /// The field of a container.
+    /// The field `resources` of a container.
     pub(crate) fn value(&self) -> JsonValue {
         let of = |cpu: &Option<String>, memory: &Option<String>| {
             let mut map = JsonValue::map();
@@ -407,7 +402,7 @@ impl ContainerResources {
     }
 }
 
-/// The name of the workload that has made a pod. The pods of a manifest have no owner yet.
+/// The name of the workload that has created a pod. Pods in a manifest have no owner yet.
 fn workload(pod: &JsonValue) -> Option<String> {
     let metadata = pod.get("metadata")?;
     let owner = metadata.list("ownerReferences").first()?;
@@ -416,7 +411,7 @@ fn workload(pod: &JsonValue) -> Option<String> {
     Some(Owner::of_pod(kind, name, hash).name)
 }
 
-/// The names in a list of Secrets as a pod has it: `[{"name": NAME}]`.
+/// The names in a list of Secrets in the form of a pod's field: `[{"name": NAME}]`.
 ///
 /// # Errors
 /// The text is not such a list.
@@ -429,10 +424,10 @@ pub fn pull_secrets(json: &str) -> Result<Vec<String>, serde_json::Error> {
     Ok(secrets.into_iter().map(|one| one.name).collect())
 }
 
-/// Settings of traces for all proxies; an empty text is none.
+/// The settings of traces for all proxies; `None` for an empty text.
 ///
 /// # Errors
-/// The text is not of the form.
+/// The text is invalid.
 pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
     if text.is_empty() {
         return Ok(None);
@@ -441,10 +436,10 @@ pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
     Ok(Some(text.to_owned()))
 }
 
-/// Settings of the access log for all proxies, as checked; `off` and an empty text are none.
+/// The settings of the access log for all proxies, checked; `None` for `off` and an empty text.
 ///
 /// # Errors
-/// The text is not of the form.
+/// The text is invalid.
 pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
     if text.is_empty() {
         return Ok(None);
@@ -453,19 +448,19 @@ pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
     Ok((settings.form != Form::Off).then(|| text.to_owned()))
 }
 
-/// Addresses from which metrics may be asked for; `None` if there are none.
+/// The addresses that may request metrics; `None` if there are none.
 ///
 /// # Errors
-/// One is no block of addresses.
+/// One of them is not a CIDR.
 pub fn scrape_from(text: &str) -> Result<Option<String>, CidrError> {
     let blocks: Vec<String> = Cidr::list(text)?.iter().map(ToString::to_string).collect();
     Ok((!blocks.is_empty()).then(|| blocks.join(",")))
 }
 
-/// The meshes under whose names all proxies serve metrics too, as checked; `off` and an empty text are none.
+/// The meshes whose metric names all proxies serve in addition, checked; `None` for `off` and an empty text.
 ///
 /// # Errors
-/// The text is not of the form.
+/// The text is invalid.
 pub fn metrics_compat(text: &str) -> Result<Option<String>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -474,13 +469,13 @@ pub fn metrics_compat(text: &str) -> Result<Option<String>, String> {
     Ok(compat.is_any().then(|| text.to_owned()))
 }
 
-/// Whether records of this access log go to the collector of traces.
+/// Whether this access log exports its records to the collector of traces.
 #[must_use]
 pub fn exports(access_log: &str) -> bool {
     access_log.parse().is_ok_and(|settings: AccessSettings| settings.form == Form::Otlp)
 }
 
-/// Whether a text is a quantity, as Kubernetes writes them: digits, perhaps a fraction, perhaps a unit.
+/// Whether a text is a Kubernetes quantity: digits, an optional fraction, an optional unit.
 fn is_quantity(text: &str) -> bool {
     const UNITS: [&str; 15] =
         ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "u"];
@@ -552,7 +547,7 @@ mod tests {
         assert_eq!(log("json", own).as_deref(), Some("text:%time% %status%"));
         let exported = r#""leno.dev/proxy-access-log":"otlp","leno.dev/proxy-traces":"obs/c:4317""#;
         assert_eq!(log("", exported).as_deref(), Some("otlp"));
-        // Traces are off, and so are the records that go to their collector.
+        // Traces are off, and so are the records that would go to their collector.
         assert_eq!(log("otlp", ""), None);
         for (annotation, what) in [
             (r#""leno.dev/proxy-access-log":"json:state""#, "\"state\" is no field: use time, "),

@@ -1,8 +1,8 @@
-//! The stored objects that a judgement looks at: those that the judged object names, and those of its own
-//! namespace that compete with it.
+//! The stored objects for a check: those that the checked object refers to, and those of its namespace that compete
+//! with it.
 //!
-//! What is found depends on a namespace's own objects, and on objects elsewhere that it was let refer to. So
-//! an answer tells its reader nothing of other namespaces.
+//! The result only depends on objects of the same namespace, and on objects elsewhere that it was permitted to refer
+//! to. So an answer reveals nothing about other namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,50 +15,50 @@ use crate::inject::{NamespaceFloor, PodContext};
 use crate::review::AdmissionReview;
 use crate::value::JsonValue;
 
-/// Most references of one object that are followed: the Gateway API has at most 16 rules with 16 backends.
+/// Most references of one object that are followed: the Gateway API permits 16 rules with 16 backends.
 const MAX_REFERENCES: usize = 512;
-/// Most routes of the same parents that one is compared with. Comparing takes time with their square.
+/// Most routes with the same parents that a route is compared with; the time grows with the square of their number.
 const MAX_RIVALS: usize = 64;
-/// Most names that a misspelt one is compared with.
+/// Most names that are considered as corrections of a misspelt one.
 const MAX_NAMES: usize = 1024;
-/// Most grants of one namespace that are looked at.
+/// Most grants of one namespace that are examined.
 const MAX_GRANTS: usize = 64;
 
 /// The fields that refer to other objects.
 const REFERRING: [&str; 5] =
     ["parentRefs", "backendRefs", "backendRef", "targetRefs", "caCertificateRefs"];
 
-/// All objects that a judgement may look at, by kind, namespace and name. Endpoints and pods, which are
-/// many, are none of them.
+/// All objects that checks may use, by kind, namespace and name. Endpoints and pods are not included, because there are
+/// many.
 #[derive(Debug, Default)]
 pub struct StoredObjects(BTreeMap<ObjectKey, Arc<Object>>);
 
-/// A reference of an object that is judged.
+/// A reference in an object that is checked.
 struct Reference<'a> {
     kind: &'a str,
     namespace: &'a str,
     name: &'a str,
-    /// Whether it is to what a route attaches to.
+    /// Whether it refers to the parent of a route.
     is_parent: bool,
 }
 
 impl StoredObjects {
-    /// Takes note of an object that was stored.
+    /// Adds an object that was stored.
     pub fn put(&mut self, object: &Object) {
         let key = object.key();
-        // Pods appear as workloads whose names no object can have.
+        // Pods are represented as workloads with names that no object can have.
         let is_pod = key.kind == Kind::Workload && key.name.contains('/');
         if key.kind != Kind::EndpointSlice && !is_pod {
             self.0.insert(key, Arc::new(object.clone()));
         }
     }
 
-    /// Takes note of an object that was removed.
+    /// Removes an object that was deleted.
     pub fn remove(&mut self, key: &ObjectKey) {
         self.0.remove(key);
     }
 
-    /// What is around the pod of a review. `None` if its namespace is not known.
+    /// The context of a review's pod. `None` if its namespace is not known.
     #[must_use]
     pub fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let key = key(Kind::Namespace, "", &review.namespace);
@@ -71,7 +71,7 @@ impl StoredObjects {
                 _ => false,
             })
         };
-        // The API server selects namespaces by their labels alone.
+        // The API server selects namespaces only by their labels.
         let labels = found.metadata.labels.as_ref();
         let enabled = labels.and_then(|labels| labels.get(INJECT_ANNOTATION));
         let floor = NamespaceFloor {
@@ -87,7 +87,7 @@ impl StoredObjects {
         Some(PodContext { floor, ..PodContext::of_namespace(&settings) })
     }
 
-    /// The objects that a judgement of this review looks at.
+    /// The objects for the check of this review.
     #[must_use]
     pub fn neighbours(&self, review: &AdmissionReview) -> Vec<Arc<Object>> {
         let own = review.namespace.as_str();
@@ -100,7 +100,7 @@ impl StoredObjects {
         for reference in &references {
             let foreign = reference.namespace != own;
             rivals |= reference.is_parent && !foreign;
-            // A route may attach to a service of another namespace, of which its answer says nothing.
+            // A route may be attached to a service of another namespace. The answer must not depend on that service.
             if foreign && reference.is_parent {
                 continue;
             }
@@ -114,8 +114,8 @@ impl StoredObjects {
         found.into_values().collect()
     }
 
-    /// The object of a reference. If it does not exist, the one whose name is nearest to it. Of another namespace
-    /// only what that namespace lets `own` refer to: whether anything else exists there is not for `own` to know.
+    /// The object that is referred to. If it does not exist, the object with the most similar name. In another
+    /// namespace only objects that `own` may refer to, because `own` must not learn what else exists there.
     fn follow(
         &self,
         reference: &Reference<'_>,
@@ -153,7 +153,7 @@ impl StoredObjects {
         }
     }
 
-    /// The routes of a namespace that attach to one of these services of it.
+    /// The routes of a namespace that are attached to one of its own services in this list.
     fn rivals(
         &self,
         namespace: &str,
@@ -198,7 +198,7 @@ fn parents_of(object: &Object) -> &[ParentRef] {
     parents.as_deref().unwrap_or_default()
 }
 
-/// Finds the references within a value, as deep as the API server lets objects nest.
+/// Finds the references in a value, down to the depth that the API server permits.
 fn collect<'a>(value: &'a JsonValue, own: &'a str, found: &mut Vec<Reference<'a>>) {
     for (field, inner) in value.fields() {
         if REFERRING.contains(&field.as_str()) {

@@ -1,4 +1,4 @@
-//! Texts of several documents, in YAML or JSON: what is not changed stays as it is written.
+//! Texts of several documents, in YAML or JSON. Parts that are not changed keep their form.
 
 use serde::Deserialize;
 
@@ -8,10 +8,10 @@ use crate::value::JsonValue;
 const MAX_DEPTH: usize = 64;
 /// Most values and keys in one document: a list of 10,000 pods in full has fewer.
 const MAX_NODES: usize = 4_000_000;
-/// Most values that aliases may add: anchors spare typing, they are no way to make data.
+/// Most values that aliases may add; anchors are meant as an abbreviation, not to multiply data.
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
-/// The form of a text.
+/// The format of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManifestFormat {
     /// YAML, with `---` between documents.
@@ -20,10 +20,10 @@ pub enum ManifestFormat {
     Json,
 }
 
-/// Why a text cannot be read or written.
+/// Why a text cannot be parsed or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// A document is not YAML, or larger than any honest one.
+    /// A document is not YAML, or exceeds a bound.
     #[error("the document that begins at line {line}: {reason}")]
     Yaml {
         /// The line of the text, from 1.
@@ -31,7 +31,7 @@ pub enum StreamError {
         /// What is wrong.
         reason: String,
     },
-    /// The text begins as JSON and does not go on so.
+    /// The text begins like JSON but is not.
     #[error("the text is not JSON")]
     Json(#[source] serde_json::Error),
     /// A changed document cannot be written.
@@ -39,12 +39,12 @@ pub enum StreamError {
     Write(String),
 }
 
-/// Gives every document of a text to `work`, which says whether it has changed it, and returns the
-/// text with the changes. Documents that were not changed stay as they are written, comments and all,
-/// unless they are to be in another form than they are (`wanted`).
+/// Passes every document of a text to `work`, which returns whether it has changed the document, and returns the text
+/// with the changes. Unchanged documents keep their form, including comments, unless the text is converted to another
+/// format (`wanted`).
 ///
 /// # Errors
-/// [`StreamError`] where a document cannot be read.
+/// [`StreamError`] if a document cannot be parsed.
 pub fn rewrite(
     text: &str,
     wanted: Option<ManifestFormat>,
@@ -73,9 +73,9 @@ pub fn rewrite(
     Ok(out)
 }
 
-/// The values of a text that is JSON.
+/// The values of a JSON text; `None` for other texts.
 fn json(text: &str) -> Option<Vec<JsonValue>> {
-    // YAML has maps in braces, too: what is no JSON is read as YAML.
+    // YAML may begin with braces, too: what is not valid JSON is parsed as YAML.
     let begins = text.trim_start().starts_with(['{', '[']);
     let values = serde_json::Deserializer::from_str(text).into_iter::<JsonValue>();
     begins.then(|| values.collect::<Result<Vec<_>, _>>().ok()).flatten()
@@ -87,7 +87,7 @@ fn rewrite_json(
     wanted: Option<ManifestFormat>,
     mut work: impl FnMut(&mut JsonValue) -> bool,
 ) -> Result<String, StreamError> {
-    // Each of them, whatever came of the one before.
+    // `|` instead of `||`, so that all of them are processed.
     let changed = values.iter_mut().map(&mut work).fold(false, |all, one| all | one);
     let as_yaml = wanted == Some(ManifestFormat::Yaml);
     if !changed && !as_yaml {
@@ -105,17 +105,16 @@ fn rewrite_json(
     Ok(out)
 }
 
-/// One document of a YAML text, as it is written, its marker included.
+/// One document of a YAML text with its marker.
 struct Document<'t> {
     text: &'t str,
-    /// The line that it begins at, from 1.
+    /// Its first line, counted from 1.
     line: usize,
     /// Whether it begins with `---`.
     marked: bool,
 }
 
-/// Splits a text at the lines that begin with `---`: nothing inside of a document can (YAML 1.2,
-/// section 9.1.2).
+/// Splits a text at lines that begin with `---`, which cannot occur inside a document (YAML 1.2, section 9.1.2).
 fn documents(text: &str) -> Vec<Document<'_>> {
     let mut starts = vec![(0, 1)];
     let mut at = 0;
@@ -148,7 +147,7 @@ fn read(document: &Document<'_>) -> Result<JsonValue, StreamError> {
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: MAX_ALIASED_EVENTS,
         },
-        // As `kubectl` reads them: 0644 is a mode, and yes is true.
+        // As in `kubectl`: 0644 is octal, and yes is true.
         legacy_octal_numbers: true,
         with_snippet: false,
     };

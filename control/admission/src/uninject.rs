@@ -1,4 +1,4 @@
-//! Takes the proxy out of a pod again.
+//! Removes the proxy from a pod.
 
 use crate::inject::{
     AGENT_ANNOTATIONS, DEFAULT_CONTAINER, PULL_SECRET, PULL_SECRETS, RECORD, each_container,
@@ -9,21 +9,21 @@ use crate::{
     CONTAINER, IDENTITY_VOLUME, ROOTS, TOKEN_VOLUME, WORKLOAD_API_VOLUME, pre_stop, workload_api,
 };
 
-/// Why a proxy cannot be taken out. The pod is unchanged then.
+/// Why a proxy cannot be removed. The pod was not changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum UninjectError {
-    /// What its probes were cannot be read.
+    /// The original probes cannot be read.
     #[error(
         "the variable {VARIABLE} of its proxy cannot be read, so that its probes cannot be put back"
     )]
     Probes(#[source] serde_json::Error),
 }
 
-/// Undoes [`inject`](crate::inject()) and says whether there was something to undo. A pod whose proxy
-/// came otherwise, without the annotation that injection leaves, stays as it is.
+/// Undoes [`inject`](crate::inject()); returns whether there was something to undo. A pod whose proxy was not injected,
+/// and so has no record, is not changed.
 ///
 /// # Errors
-/// [`UninjectError`] if what injection wrote was changed since.
+/// [`UninjectError`] if what injection has written was changed since.
 pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
     let record = pod.at(&["metadata", "annotations", RECORD]).and_then(JsonValue::text);
     let Some(record) = record.map(str::to_owned) else { return Ok(false) };
@@ -65,7 +65,7 @@ pub fn uninject(pod: &mut JsonValue) -> Result<bool, UninjectError> {
     Ok(true)
 }
 
-/// What the probes were, by the proxy's environment.
+/// The original probes, from the proxy's environment.
 fn probes(spec: &JsonValue) -> Result<Probes, UninjectError> {
     let proxy = spec.containers().find(|one| one.name() == Some(CONTAINER));
     let variables = proxy.map_or(&[][..], |proxy| proxy.list("env"));
@@ -76,7 +76,7 @@ fn probes(spec: &JsonValue) -> Result<Probes, UninjectError> {
     }
 }
 
-/// Takes what bears these names out of a list, and the list where it was made for them.
+/// Removes the items with these names from a list, and the list itself if injection has added it.
 fn without(spec: &mut JsonValue, field: &str, names: &[&str], made: bool) {
     let Some(JsonValue::List(items)) = spec.get_mut(field) else { return };
     let ours = |item: &JsonValue| item.name().is_some_and(|name| names.contains(&name));

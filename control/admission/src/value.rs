@@ -7,7 +7,7 @@ use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-/// A JSON value. Two maps are equal where they have the same fields, in whatever order.
+/// A JSON value. Maps with the same fields are equal, whatever their order.
 #[derive(Clone, Debug)]
 pub enum JsonValue {
     /// `null`.
@@ -20,7 +20,7 @@ pub enum JsonValue {
     Text(String),
     /// A list.
     List(Vec<JsonValue>),
-    /// A map, in the order of the text it was read from.
+    /// A map, in the order of its text.
     Map(Vec<(String, JsonValue)>),
 }
 
@@ -43,7 +43,7 @@ impl JsonValue {
         found.filter(|value| !matches!(value, Self::Null))
     }
 
-    /// The field of a map, to be changed.
+    /// A mutable reference to the field of a map.
     pub fn get_mut(&mut self, field: &str) -> Option<&mut Self> {
         let Self::Map(fields) = self else { return None };
         let found = fields.iter_mut().find(|(name, _)| name == field).map(|(_, value)| value);
@@ -56,7 +56,7 @@ impl JsonValue {
         path.iter().try_fold(self, |value, field| value.get(field))
     }
 
-    /// The text that this is.
+    /// The text, if this is one.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -65,12 +65,12 @@ impl JsonValue {
         }
     }
 
-    /// The text in the field `name`, as containers, volumes, ports and variables have it.
+    /// The text in the field `name`, which containers, volumes, ports and variables have.
     pub(crate) fn name(&self) -> Option<&str> {
         self.get("name")?.text()
     }
 
-    /// The whole number that this is.
+    /// The integer, if this is one.
     pub(crate) fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => number.as_i64(),
@@ -78,7 +78,7 @@ impl JsonValue {
         }
     }
 
-    /// The items of a list; none of anything else.
+    /// The items of a list; empty for other values.
     #[must_use]
     pub fn items(&self) -> &[Self] {
         match self {
@@ -93,12 +93,12 @@ impl JsonValue {
         self.get(field).map_or(&[], Self::items)
     }
 
-    /// The containers of the specification of a pod, those that initialize it first.
+    /// The containers in a pod's spec, init containers first.
     pub(crate) fn containers(&self) -> impl Iterator<Item = &Self> {
         self.list("initContainers").iter().chain(self.list("containers"))
     }
 
-    /// The fields of a map; none of anything else.
+    /// The fields of a map; empty for other values.
     #[must_use]
     pub fn fields(&self) -> &[(String, Self)] {
         match self {
@@ -107,7 +107,7 @@ impl JsonValue {
         }
     }
 
-    /// Sets a field of a map where it stands, or as its last one.
+    /// Sets a field of a map; a new field is added at the end.
     pub(crate) fn set(&mut self, field: &str, value: impl Into<Self>) {
         let Self::Map(fields) = self else { return };
         match fields.iter_mut().find(|(name, _)| name == field) {
@@ -116,14 +116,14 @@ impl JsonValue {
         }
     }
 
-    /// Takes a field out of a map.
+    /// Removes a field from a map.
     pub(crate) fn remove(&mut self, field: &str) -> Option<Self> {
         let Self::Map(fields) = self else { return None };
         let at = fields.iter().position(|(name, _)| name == field)?;
         Some(fields.remove(at).1)
     }
 
-    /// The list in a field of a map, made where there is none, and whether it was made.
+    /// The list in a field of a map, which is added if it is missing; and whether it was added.
     pub(crate) fn list_in(&mut self, field: &str) -> (&mut Vec<Self>, bool) {
         let made = self.get(field).is_none();
         if made {

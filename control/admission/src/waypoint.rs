@@ -1,19 +1,19 @@
-//! Whether a pod is one that the control plane makes of a Gateway.
+//! Recognises pods that the control plane creates for a Gateway.
 
 use crate::container::waypoint_pod;
 use crate::settings::InjectionSettings;
 use crate::value::JsonValue;
 
-/// The label of a waypoint's pods with its name.
+/// The label of a waypoint's pods; its value is the waypoint's name.
 const LABEL: &str = "leno.dev/waypoint";
-/// The fields of a container that the API server, or a LimitRange, fills in.
+/// The fields of a container that the API server or a LimitRange may fill in.
 const FILLED_IN: [&str; 4] =
     ["imagePullPolicy", "resources", "terminationMessagePath", "terminationMessagePolicy"];
 
-/// Whether a pod is the proxy of a waypoint and nothing else: the spec that [`waypoint_pod`] makes with these settings.
+/// Whether a pod is exactly the proxy of a waypoint, by the spec that [`waypoint_pod`] makes with these settings.
 ///
-/// Labels and the service account do not tell: a tenant may set both. What such a pod runs does. It needs no second
-/// proxy, in a namespace too whose pods may not decline one.
+/// Labels and the service account do not prove it, because a tenant may set both. The spec does. Such a pod needs no
+/// second proxy, even in a namespace whose pods must have one.
 pub(crate) fn is_waypoint(pod: &JsonValue, settings: &InjectionSettings) -> bool {
     let name = pod.at(&["metadata", "labels", LABEL]).and_then(JsonValue::text);
     let account = pod.at(&["spec", "serviceAccountName"]).and_then(JsonValue::text);
@@ -43,7 +43,7 @@ pub(crate) fn is_waypoint(pod: &JsonValue, settings: &InjectionSettings) -> bool
             .is_some_and(|(given, own)| covers(given, own))
 }
 
-/// Whether a value is another one, but for fields that it has beside.
+/// Whether a value has everything in `wanted`, and possibly more fields.
 fn covers(given: &JsonValue, wanted: &JsonValue) -> bool {
     match (given, wanted) {
         (JsonValue::Map(_), JsonValue::Map(fields)) => fields
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::inject::{NamespaceFloor, PodContext, PodOutcome, SkipReason, inject};
 
-    /// A pod as the control plane has it made, with what the API server fills in.
+    /// A pod that the control plane has created, with fields that the API server fills in.
     fn pod() -> Json {
         let mut spec = serde_json::to_value(waypoint_pod(&InjectionSettings::default())).unwrap();
         spec["serviceAccountName"] = json!("edge");

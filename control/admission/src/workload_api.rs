@@ -4,30 +4,30 @@ use crate::WORKLOAD_API_VOLUME;
 use crate::inject::each_container;
 use crate::value::JsonValue;
 
-/// Whether the proxy of a pod serves it.
+/// The annotation that makes the proxy of a pod serve it.
 pub(crate) use leno_resources::WORKLOAD_API_ANNOTATION as ANNOTATION;
 /// The values of that annotation.
 pub(crate) const VALUES: [&str; 2] = [ENABLED, "disabled"];
 pub(crate) const ENABLED: &str = "enabled";
-/// Where all containers have the folder of the socket.
+/// The mount point of the socket's folder in all containers.
 pub(crate) const FOLDER: &str = "/run/leno/workload-api";
 /// The socket in it.
 pub(crate) const SOCKET: &str = "api.sock";
-/// What clients of SPIFFE read.
+/// The variable that SPIFFE clients read.
 const VARIABLE: &str = "SPIFFE_ENDPOINT_SOCKET";
 
-/// In the record of an injection, before the name of a container that has the folder from it.
+/// Prefix, in the record of an injection, of the name of a container in which the folder was mounted.
 const MOUNTED: &str = "workload-api=";
-/// The same for one that has the variable.
+/// The same for a container to which the variable was added.
 const TOLD: &str = "workload-api-socket=";
-/// The same for one whose list was made for it.
+/// The same for a container to which the list itself was added.
 const LISTS: [(&str, &str); 2] =
     [("volumeMounts", "workload-api-mounts="), ("env", "workload-api-env=")];
 
-/// Whether the annotation of a pod says that its proxy serves it.
+/// Whether the annotation of a pod makes its proxy serve the API.
 ///
 /// # Errors
-/// What the value is, where it is none of both.
+/// The text about an invalid value.
 pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     match value.text().filter(|text| VALUES.contains(text)) {
         Some(text) => Ok(text == ENABLED),
@@ -35,24 +35,24 @@ pub(crate) fn is_enabled(value: &JsonValue) -> Result<bool, String> {
     }
 }
 
-/// Whether a pod says something of it, which hides what its namespace says.
+/// Whether a pod has the setting, which takes precedence over that of its namespace.
 pub(crate) fn is_said_by(pod: &JsonValue) -> bool {
     pod.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
-/// The volume of the socket. It has no disk: a socket takes none.
+/// The volume of the socket. It is in memory; a socket needs no space.
 pub(crate) fn volume() -> JsonValue {
     let source = JsonValue::from([("medium", "Memory".into())]);
     [("name", WORKLOAD_API_VOLUME.into()), ("emptyDir", source)].into()
 }
 
-/// What has the proxy make the socket in that volume.
+/// The mount with which the proxy creates the socket in that volume.
 pub(crate) fn proxy_mount() -> JsonValue {
     [("name", WORKLOAD_API_VOLUME.into()), ("mountPath", FOLDER.into())].into()
 }
 
-/// Gives the folder and the variable to each container that has neither, and returns what uninjection has to know. A container
-/// with that mount or that variable has them as it says.
+/// Adds the folder and the variable to each container that lacks them, and returns the entries for the record. A
+/// container that has its own mount or variable keeps it.
 pub(crate) fn add(spec: &mut JsonValue) -> Vec<String> {
     let mut recorded = Vec::new();
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
@@ -82,7 +82,7 @@ pub(crate) fn add(spec: &mut JsonValue) -> Vec<String> {
     recorded
 }
 
-/// Takes from the containers what injection has given them, as its record says.
+/// Removes from the containers what injection has added, by its record.
 pub(crate) fn remove(spec: &mut JsonValue, made: impl Fn(&str) -> bool) {
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
         let name = container.name().unwrap_or_default().to_owned();

@@ -1,6 +1,6 @@
-//! Who may reach a workload, by which policy, and what would change.
+//! Who may reach a workload, because of which policy, and what a change of policies would do.
 //!
-//! The decisions are those of the table that the workload's proxy compiles.
+//! The decisions are made by the same table that the workload's proxy uses.
 
 mod access;
 mod check;
@@ -30,16 +30,16 @@ use leno_types::{Identity, InstanceName, MtlsMode};
 use crate::mesh::MeshModel;
 use crate::sender::Sender;
 
-/// Stands for every address that no document names (RFC 5737).
+/// Stands for every address that is not in a document (RFC 5737).
 const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Why a client without an identity reaches nothing.
+/// Why a client without an identity is refused.
 const STRICT: &str = "mTLS is strict, and the client has no identity";
 
-/// Why a policy about requests decides on a connection of bytes.
+/// Why a policy about requests applies to an opaque connection.
 const FOR_BYTES: &str = "it is about requests, which bytes may be";
 
-/// What a workload enforces, and the table of it.
+/// The policies that a workload enforces, and their table.
 pub(crate) struct EnforcedPolicies {
     pub(crate) policy: Arc<ServerPolicy>,
     pub(crate) table: AuthorizationTable,
@@ -49,17 +49,17 @@ pub(crate) struct EnforcedPolicies {
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedClient {
     pub(crate) identity: Option<Identity>,
-    /// All addresses, at least one. Which one it connects from depends on the server's.
+    /// All its addresses, at least one. Which one it connects from depends on the address of the server.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl ObservedClient {
-    /// A client that is no workload of the mesh.
+    /// A client that is not a workload of the mesh.
     fn outside(identity: Option<Identity>, address: IpAddr) -> Self {
         Self { identity, addresses: vec![address] }
     }
 
-    /// The client on a port with this certificate, if it has an identity, before policies.
+    /// The client on a port, with this certificate if it has an identity, before policies are applied.
     fn view(&self, port: u16, certificate: CertificateView) -> ConnectionView<'_> {
         let (address, others) = self.addresses.split_first().unwrap_or((&OUTSIDE, &[]));
         let (identity, others) = (self.identity.as_ref(), OtherAddresses::Known(others));
@@ -69,12 +69,12 @@ impl ObservedClient {
 }
 
 impl EnforcedPolicies {
-    /// Whether the mode of mTLS alone refuses the client.
+    /// Whether the mTLS mode alone refuses the client.
     fn refuses(&self, client: &ObservedClient) -> bool {
         client.identity.is_none() && self.policy.mtls == MtlsMode::Strict
     }
 
-    /// Why something is permitted or denied, in words, and the policy that it is by.
+    /// Whether a decision permits, the policy that decides, and the reason as text.
     fn reason(&self, decision: AuthorizationDecision) -> (bool, Option<String>, String) {
         let default = self.policy.authorization.default;
         let by =
@@ -120,8 +120,8 @@ impl EnforcedPolicies {
 }
 
 impl EnforcedPolicies {
-    /// Who decides on what the other policies permit, for people: the services that are asked by the external policies
-    /// which are in this state.
+    /// The services that external policies with this match call, as text: they decide on what the other policies
+    /// permit.
     fn asked(&self, all: &[PolicyMatch], wanted: PolicyMatch) -> Option<String> {
         let policies = self.policy.authorization.policies.iter().zip(all);
         let external = policies.filter(|(_, found)| **found == wanted);
@@ -137,14 +137,14 @@ impl EnforcedPolicies {
 }
 
 impl MeshModel {
-    /// What the proxy of an instance enforces; `None` if it has no proxy.
+    /// The policies that the proxy of an instance enforces; `None` if it has no proxy.
     pub(crate) fn enforced(&self, instance: &InstanceName) -> Option<EnforcedPolicies> {
         let policy = self.index.server_policy(instance)?;
         let table = AuthorizationTable::new(&policy.authorization, &instance.namespace);
         Some(EnforcedPolicies { policy, table })
     }
 
-    /// A sender as servers of this mode see it. The address of one without an instance is not known.
+    /// A sender as servers with this mTLS mode see it. The address of a sender without an instance is not known.
     pub(crate) fn seen(&self, sender: &Sender, mtls: MtlsMode) -> ObservedClient {
         let instance = sender.instance.as_ref();
         let has_identity = sender.meshed && mtls != MtlsMode::Disabled;
@@ -159,7 +159,7 @@ impl MeshModel {
         }
     }
 
-    /// A client without an identity at an address, as servers see it.
+    /// A client at an address without an identity, as servers see it.
     pub(crate) fn seen_at(&self, address: IpAddr) -> ObservedClient {
         match self.index.address(address) {
             Some(AddressOwner::Workload(workload)) => {
@@ -169,7 +169,7 @@ impl MeshModel {
         }
     }
 
-    /// Where a policy is written.
+    /// The position of a policy in its file.
     fn place_of(&self, policy: &AuthorizationPolicy) -> Option<String> {
         let (namespace, name) =
             (policy.source.namespace.to_string(), policy.source.name.to_string());
@@ -177,7 +177,7 @@ impl MeshModel {
         self.places.get(&key).cloned()
     }
 
-    /// The mesh with these objects in addition, in place of those of the same name.
+    /// The mesh with these objects, which replace objects of the same name.
     #[must_use]
     pub fn with_objects(&self, more: Vec<Object>) -> Self {
         let replaced = |object: &&Object| !more.iter().any(|one| one.key() == object.key());

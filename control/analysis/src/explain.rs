@@ -40,7 +40,7 @@ impl MeshModel {
                 OutcomeAnswer::closed("the name leads back to itself: it has no address");
             return Ok(answer);
         };
-        // Where a name outside stands for a service, an alias of that name still leads to its true addresses.
+        // If a service represents a name outside, an alias of that name still leads to its real addresses.
         let found = match self.dns_of_leno_up && host == question.host && sender.meshed {
             true => self.host_or_outside(&host, &sender.namespace, &mut answer.notes),
             false => self.host(&host, &sender.namespace),
@@ -70,7 +70,7 @@ impl MeshModel {
         Ok(answer)
     }
 
-    /// What becomes of a request of a client without a proxy: only the servers' proxies have a say.
+    /// The result for a request of a client without a proxy: only the servers' proxies decide.
     fn without_proxy(
         &self,
         answer: &mut Explanation,

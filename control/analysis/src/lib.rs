@@ -6,9 +6,8 @@
 //! reaches, routes and grants without effect; each with its position, reason and remedy. [`MeshModel::access`]
 //! lists who may reach a workload, and [`MeshModel::check`] decides on one request as its proxy would.
 //!
-//! None implements a decision of its own. Both feed the objects to [`leno_index::Index`], as the
-//! controller does, and query the tables of `leno_policy`, as proxies do. This
-//! crate only words their answers.
+//! It does not reimplement any decision: it feeds the objects to [`leno_index::Index`], as the controller does, and
+//! queries the tables of `leno_policy`, as proxies do. This crate only formulates their answers.
 //!
 //! It does not know where documents come from or who reads the answers. Its callers are `leno
 //! explain`, `leno analyze`, `leno authz`, and `leno up` for its warnings.

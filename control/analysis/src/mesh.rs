@@ -23,19 +23,19 @@ pub struct MeshModel {
     pub(crate) owners: HashMap<InstanceName, Owner>,
     pub(crate) settings: MeshSettings,
     pub(crate) way_out: OutsideReach,
-    /// Whether names outside of the mesh that stand for services resolve to the services' addresses.
+    /// Whether names outside of the mesh that services represent resolve to the services' VIPs.
     pub(crate) dns_of_leno_up: bool,
-    /// Stands for the certificate of each client with an identity.
+    /// The certificate that is assumed for each client with an identity.
     pub(crate) certificate: CertificateView,
 }
 
-/// Whether instances can reach addresses outside of the mesh, policies aside.
+/// Whether instances can reach addresses outside of the mesh, apart from policies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutsideReach {
-    /// By the network of the cluster or the machine.
+    /// Through the network of the cluster or the machine.
     #[default]
     Open,
-    /// Only if `leno up` gets `--uplink`, which documents do not say.
+    /// Only if `leno up` runs with `--uplink`, which documents do not show.
     WithUplink,
     /// `leno up` runs without `--uplink`.
     None,
@@ -59,8 +59,8 @@ impl MeshModel {
         Self { index, objects, places, owners, settings, way_out, dns_of_leno_up, certificate }
     }
 
-    /// Sets how old certificates of clients are, as policies count it, and how long they still hold. What is not given follows
-    /// from a certificate that is issued for 24 hours; without both it was just issued.
+    /// Sets the age of clients' certificates, as policies count it, and the time until they expire. If only one is
+    /// given, the other follows from a lifetime of 24 hours; without both, the certificate was just issued.
     #[must_use]
     pub fn with_certificates(mut self, age: Option<Duration>, left: Option<Duration>) -> Self {
         self.certificate = assumed(age, left);

@@ -41,7 +41,7 @@ pub enum Unanswerable {
         /// The objects that have the name.
         owners: Vec<String>,
     },
-    /// The workload has no such port, and neither has a service of its namespace.
+    /// The workload has no such port, and neither does a service of its namespace.
     #[error(
         "{workload} has no port {port}: it has {}",
         .known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
@@ -51,7 +51,7 @@ pub enum Unanswerable {
         workload: String,
         /// The port in the question.
         port: u16,
-        /// Those that it declares.
+        /// The ports that it declares.
         known: Vec<u16>,
     },
     /// There is no workload at all, so the caller has to name the client's namespace.
@@ -246,7 +246,7 @@ impl MeshModel {
         self.candidates().into_iter().map(|one| one.sender).collect()
     }
 
-    /// The same with their names.
+    /// All senders with their names.
     fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
             self.workloads().flat_map(|one| self.of_workload(one)).collect();
@@ -271,7 +271,7 @@ impl MeshModel {
         let mut all: Vec<Candidate> = instances
             .map(|instance| {
                 let name = named(&instance.name);
-                // One in node mode has its proxy outside of its pod: its namespace may say so.
+                // In node mode the proxy is outside of the pod, and the namespace may have set the mode.
                 let meshed = name.as_ref().is_some_and(|name| self.index.is_meshed(name));
                 of(name, meshed)
             })

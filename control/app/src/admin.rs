@@ -13,7 +13,7 @@ use crate::refused;
 use crate::reload::Reloads;
 use crate::rotation::RotationReport;
 
-/// What is shown.
+/// The data that the server shows.
 pub(crate) struct Admin {
     pub(crate) state: Arc<PlaneState>,
     pub(crate) reloads: Arc<Reloads>,
@@ -23,7 +23,7 @@ pub(crate) struct Admin {
     pub(crate) details: Vec<Render>,
 }
 
-/// Appends metrics of one part.
+/// Appends the metrics of one part.
 pub(crate) type Render = Box<dyn Fn(&mut String) + Send + Sync>;
 
 impl Admin {
@@ -49,7 +49,7 @@ impl Admin {
         answer_pages(request, || self.not_ready(), || self.metrics())
     }
 
-    /// What the authority signs with and who trusts what. It names workloads, which is no matter of other machines.
+    /// The state of signing and trust. It names workloads, so other machines must not see it.
     fn identity(&self, ends: SocketPair) -> AdminResponse {
         if !ends.client.ip().to_canonical().is_loopback() {
             return respond(StatusCode::FORBIDDEN, TEXT, "this page answers loopback only\n");
@@ -58,7 +58,7 @@ impl Admin {
         respond(StatusCode::OK, JSON, report.expect("texts and numbers are always JSON"))
     }
 
-    /// `/ready`, with a line for each kind of object that is followed.
+    /// `/ready` with a line for each watched kind of object.
     fn verbose(&self) -> AdminResponse {
         let (status, first) = match self.not_ready() {
             None => (StatusCode::OK, "ready"),

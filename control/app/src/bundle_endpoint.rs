@@ -1,4 +1,5 @@
-//! Where other trust domains fetch the trust bundle of this one (SPIFFE Federation, section 5).
+//! The bundle endpoint, from which other trust domains fetch the trust bundle of this one (SPIFFE Federation, section
+//! 5).
 //!
 //! ```text
 //!  GET / ──► TLS, by the control plane's SPIFFE ID or by a certificate of the operator ──► the bundle of the Authority
@@ -31,22 +32,22 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use crate::admin::Render;
 use crate::config::BundleEndpoint;
 
-/// Most connections at once, and of one address: each partner fetches once in a while, on one connection.
+/// Most connections at a time, and of one address: each partner fetches occasionally, on one connection.
 const MAX_CONNECTIONS: usize = 64;
 const MAX_OF_ADDRESS: usize = 8;
 /// Longest wait for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often the files of a certificate are read.
+/// How often the certificate files are checked.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What is served.
+/// The bundle that is served.
 struct ServedBundle {
     authority: Arc<Authority>,
     refresh: Duration,
     requests: AtomicU64,
 }
 
-/// Serves until the process ends. Returns what appends the metrics.
+/// Serves until the process ends. Returns a function that appends the metrics.
 pub(crate) async fn serve(
     endpoint: &BundleEndpoint,
     authority: &Arc<Authority>,
@@ -112,8 +113,8 @@ impl ServedBundle {
             return respond(StatusCode::NOT_FOUND, TEXT, "the trust bundle is at /\n");
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // Without a sequence: replicas have no common one of all that the bundle depends on, and the bundle that was
-        // fetched last is the latest then.
+        // Without a sequence number: replicas share no counter for everything that the bundle depends on. Without one,
+        // clients treat the last fetched bundle as the latest.
         let roots_der = self.authority.trust().bundle_der();
         let bundle = Bundle { roots_der, sequence: None, refresh_hint: Some(self.refresh) };
         match bundle.to_json() {
@@ -126,13 +127,13 @@ impl ServedBundle {
     }
 }
 
-/// Appends how many requests were answered, as Prometheus text.
+/// Appends the number of answered requests, as Prometheus text.
 pub(crate) fn render(requests: u64, text: &mut String) {
     let help = "Requests for the trust bundle of this mesh by other trust domains.";
     Family::counter(text, "leno_control_bundle_requests_total", help).sample(&[], requests);
 }
 
-/// The files `tls.crt` and `tls.key` of a directory, as a mounted Secret has them.
+/// The files `tls.crt` and `tls.key` in a directory, as in a mounted Secret.
 struct CertificateFiles {
     directory: PathBuf,
     current: RwLock<(Vec<u8>, Arc<CertifiedKey>)>,
@@ -144,7 +145,7 @@ impl CertificateFiles {
         Ok(Self { directory: directory.to_owned(), current: RwLock::new((text, key)) })
     }
 
-    /// Takes files that have changed. What cannot be used changes nothing.
+    /// Loads files that have changed. If they are not usable, the present certificate stays.
     async fn follow(self: Arc<Self>) {
         let mut said = String::new();
         loop {
@@ -183,7 +184,7 @@ impl fmt::Debug for CertificateFiles {
     }
 }
 
-/// The certificate and its key, if they are not the known text.
+/// The certificate and its key, if the files have changed.
 fn read_pair(
     directory: &Path,
     known: &[u8],

@@ -1,4 +1,4 @@
-//! What the control plane is told by flags and environment.
+//! The command-line options and environment variables of the control plane.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
 use crate::federation::{self, Federation};
 use crate::observe::Observe;
 
-/// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
+/// The bounds of the lifetime of streams. With the shortest one, 2,000 proxies connect 200 times a second.
 const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
 /// The version, and whether it was built with the FIPS module.
@@ -277,20 +277,20 @@ pub(crate) enum Task {
     Observe(Observe),
 }
 
-/// What the flags mean.
+/// The configuration from the flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) source: MeshSource,
     pub(crate) listen: SocketAddr,
     pub(crate) trust_domain: TrustDomain,
-    /// Where the operator puts an issuer.
+    /// The directory in which the operator places an issuer.
     pub(crate) issuer: Option<PathBuf>,
-    /// Where another authority's trust bundle comes from.
+    /// The Workload API of another authority, for its trust bundle.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) federate: Vec<Federation>,
-    /// Where further authorities of servers of https are.
+    /// The file with further authorities for HTTPS servers.
     pub(crate) web_authorities: Option<PathBuf>,
-    /// Where the own trust bundle is served.
+    /// The bundle endpoint of the own trust domain.
     pub(crate) bundle_endpoint: Option<BundleEndpoint>,
     pub(crate) cert_lifetime: Duration,
     pub(crate) stream_age: Duration,
@@ -299,17 +299,17 @@ pub(crate) struct Config {
     pub(crate) admin: Option<SocketAddr>,
 }
 
-/// Where other trust domains fetch the trust bundle.
+/// The endpoint from which other trust domains fetch the trust bundle.
 #[derive(Clone, Debug)]
 pub(crate) struct BundleEndpoint {
     pub(crate) address: SocketAddr,
-    /// The directory of its certificate; without it that is the control plane's.
+    /// The directory of its certificate; `None` for the control plane's own certificate.
     pub(crate) certificate: Option<PathBuf>,
-    /// How often they should.
+    /// How often they should fetch it.
     pub(crate) refresh: Duration,
 }
 
-/// Where objects, the authority and tokens are.
+/// The source of objects, authority and tokens.
 #[derive(Clone, Debug)]
 pub(crate) enum MeshSource {
     /// On this machine.
@@ -328,7 +328,7 @@ pub(crate) struct FileSettings {
     pub(crate) workload_api: Option<PathBuf>,
 }
 
-/// What is said of a cluster.
+/// The settings for a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterSettings {
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -338,18 +338,18 @@ pub(crate) struct ClusterSettings {
     pub(crate) webhook: SocketAddr,
     /// Whether the trust bundle is published as a `ClusterTrustBundle`.
     pub(crate) trust_bundle: bool,
-    /// Whether certificates are signed that kubelets request for pods.
+    /// Whether it signs the certificates that kubelets request for pods.
     pub(crate) pod_certificates: bool,
     /// Whether Gateways become waypoints.
     pub(crate) waypoints: bool,
-    /// How long a phase of a rotation of the root lasts at least.
+    /// Shortest duration of a phase of a root rotation.
     pub(crate) phase_hold: Duration,
-    /// What proxies in pods are like.
+    /// The settings of proxies in pods.
     pub(crate) proxies: Box<Proxies>,
 }
 
 impl Flags {
-    /// Checks where bundles of other trust domains come from; where they fetch that of this one.
+    /// Checks the sources of other trust domains' bundles. Returns the bundle endpoint of this one.
     fn bundles(&self, own: &TrustDomain) -> anyhow::Result<Option<BundleEndpoint>> {
         federation::check(&self.federate, own, self.spiffe_endpoint_socket.is_some())
             .context("--federate")?;
@@ -362,7 +362,7 @@ impl Flags {
 }
 
 impl Config {
-    /// Reads the flags as one.
+    /// Parses and checks the flags together.
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
         let bundle_endpoint = flags.bundles(&trust_domain)?;
@@ -409,7 +409,7 @@ impl Config {
     }
 }
 
-/// What is put into pods.
+/// The settings of proxies in pods.
 fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
     let proxies = Proxies {
         image: flags.proxy_image.clone(),
@@ -461,7 +461,7 @@ fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
 const FETCHES_OF_A_PHASE: u32 = 3;
 
 impl BundleEndpoint {
-    /// How long each phase of a rotation lasts at least, so that other trust domains have its bundle.
+    /// Shortest duration of a phase of a root rotation, so that other trust domains have the new bundle.
     pub(crate) fn phase_hold(&self) -> Duration {
         self.refresh * FETCHES_OF_A_PHASE
     }
@@ -548,7 +548,7 @@ mod tests {
         let MeshSource::Cluster(cluster) = config.source else { panic!("{config:?}") };
         assert_eq!(cluster.kubeconfig, Some(PathBuf::from("/k")));
         assert_eq!((&*cluster.namespace, &*cluster.token_audience), ("leno-system", "leno"));
-        // What proxies are told is what `leno inject` tells them.
+        // The defaults are the same as those of `leno inject`.
         assert_eq!(*cluster.proxies, Proxies::default());
         assert_eq!(cluster.webhook.port(), 15017);
         for wrong in [

@@ -1,4 +1,4 @@
-//! Other trust domains whose workloads are accepted as clients, and where their trust bundles are.
+//! The other trust domains whose workloads are accepted as clients, and the sources of their trust bundles.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -22,9 +22,9 @@ mod endpoint;
 
 use endpoint::{BundleFollower, BundleLocation};
 
-/// How often a file is read: bundles change long before their roots do.
+/// How often a file is checked: bundles are published long before their roots are used.
 const LOOK: Duration = Duration::from_secs(2);
-/// The source that is the Workload API.
+/// The value that stands for the Workload API.
 const WORKLOAD_API: &str = "workload-api";
 
 /// One trust domain, as `DOMAIN=SOURCE`.
@@ -59,7 +59,7 @@ impl FromStr for Federation {
     }
 }
 
-/// Whether they can be together.
+/// Checks that the trust domains can be combined.
 pub(crate) fn check(
     all: &[Federation],
     own: &TrustDomain,
@@ -82,7 +82,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Those whose bundles the Workload API has.
+/// The trust domains whose bundles come from the Workload API.
 pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     let of_api = all.iter().filter(|one| one.source == BundleSource::WorkloadApi);
     of_api.map(|one| one.domain.clone()).collect()
@@ -93,9 +93,9 @@ pub(crate) fn is_document(name: &str) -> bool {
     name.strip_suffix(".json").is_some_and(|domain| TrustDomain::new(domain).is_ok())
 }
 
-/// Reads all files now, and follows them and the endpoints until the process ends. A domain whose bundle is not good has no
-/// clients until it is: nothing else waits for a partner. Bundles of endpoints are kept in `store` for the next start.
-/// Returns what appends the metrics.
+/// Reads all files, and follows them and the endpoints until the process ends. If the bundle of a domain is not valid,
+/// its clients are not accepted until it is; nothing else waits for it. Bundles of endpoints are kept in `store` for
+/// the next start. Returns a function that appends the metrics.
 pub(crate) fn begin(
     all: &[Federation],
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
@@ -125,7 +125,7 @@ pub(crate) fn begin(
     Ok(Box::new(move |text| endpoint::render(&counts, text)))
 }
 
-/// The name of a file that the operator has put somewhere, perhaps into the directory of the store.
+/// The name of a file of the operator, which may be in the directory of the store.
 fn name(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.to_owned())
 }
@@ -142,7 +142,7 @@ fn follow_file(domain: TrustDomain, file: PathBuf, authority: &Arc<Authority>) {
     });
 }
 
-/// Takes the content of a file if it is good; the last good one stays. `said` is the last error.
+/// Uses the content of a file if it is valid; otherwise the last valid one stays. `said` is the last logged error.
 fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut String) {
     match read(file) {
         Ok(bundle) => {
@@ -174,7 +174,7 @@ fn text(file: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The bundle in a text, which comes from there.
+/// Parses the bundle in a text; `from` is its source, for errors.
 fn parsed(text: &str, from: &Path) -> anyhow::Result<Bundle> {
     let bundle =
         Bundle::read(text).with_context(|| format!("{} is no trust bundle", from.display()))?;

@@ -1,4 +1,4 @@
-//! What serving needs, from wherever it is.
+//! The parts that serving needs, with either source.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::webhook::Webhook;
 mod cluster;
 mod files;
 
-/// A control plane but for its server.
+/// A control plane without its server.
 pub(crate) struct Plane {
     pub(crate) authority: Arc<Authority>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
@@ -30,38 +30,38 @@ pub(crate) struct Plane {
     /// What `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<WebhookServer>,
-    /// What moves the authority of a cluster.
+    /// The parts for rotating the authority of a cluster.
     pub(crate) rotation: Option<ClusterParts>,
-    /// Where trust bundles of other trust domains are kept for the next start.
+    /// The store of other trust domains' bundles for the next start.
     pub(crate) bundles: DocumentStore,
 }
 
-/// What the API server calls.
+/// The server of the webhooks, which the API server calls.
 pub(crate) struct WebhookServer {
     pub(crate) address: SocketAddr,
     pub(crate) credentials: ServerCredentials,
     pub(crate) webhook: Arc<Webhook>,
 }
 
-/// Where changes come from.
+/// The source of changes.
 pub(crate) struct PlaneSource {
     pub(crate) updates: mpsc::Receiver<SourceUpdate>,
-    /// The keys of issuers of tokens that policies name by URL.
+    /// The keys of token issuers that policies refer to by URL.
     pub(crate) keys: KeySets,
     /// The Secrets with such keys, in a cluster.
     pub(crate) secrets: Option<KeySecrets>,
-    /// What takes note of changes beside the index.
+    /// Updates statuses from the same changes.
     pub(crate) statuses: Option<Arc<leno_cluster::StatusReconciler>>,
-    /// What the webhooks look at.
+    /// The objects that the webhooks use.
     pub(crate) stored: Option<Arc<AdmissionObjects>>,
-    /// The endpoints that were logged as ignored.
+    /// The ignored endpoints that were logged.
     pub(crate) refused: RefusedLog,
-    /// What has to come to its end before the process does.
+    /// A task that must complete before the process ends.
     pub(crate) last: Option<JoinHandle<()>>,
 }
 
 impl Plane {
-    /// Opens what the configuration names. A cluster that does not answer yet is waited for.
+    /// Opens the configured source. Waits for a cluster that does not answer yet.
     pub(crate) async fn open(
         config: &Config,
         of: (&Arc<PlaneState>, &Arc<WebAuthorities>),

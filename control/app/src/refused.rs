@@ -1,4 +1,4 @@
-//! The endpoints that the index ignores, in the log and in the metrics.
+//! Logs and counts the endpoints that the index ignores.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use leno_program::Family;
 use leno_serve::PlaneState;
 use leno_types::ServiceName;
 
-/// Most services that one update of the cluster is logged for; their number is logged, too.
+/// Most services that are logged for one update of the cluster; the total number is logged, too.
 const MAX_LOGGED: usize = 16;
 
-/// What was logged last, so that the same is not logged with every update.
+/// What was last logged, so that it is not repeated with every update.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedLog(BTreeMap<ServiceName, RefusedEndpoints>);
 
 impl RefusedLog {
-    /// Logs what is ignored now and was not before.
+    /// Logs endpoints that are ignored now and were not before.
     pub(crate) fn update(&mut self, state: &PlaneState) {
         let now = state.look(|index| {
             let refused = index.refused_endpoints();
@@ -43,7 +43,7 @@ impl RefusedLog {
     }
 }
 
-/// Appends how many endpoints are ignored, as Prometheus text.
+/// Appends the number of ignored endpoints, as Prometheus text.
 pub(crate) fn render(state: &PlaneState, text: &mut String) {
     const REASONS: [EndpointRefusal; 7] = [
         EndpointRefusal::ForeignTarget,

@@ -1,11 +1,11 @@
-//! How reading the documents went, for `/ready` and `/metrics`.
+//! The results of reading the documents, for `/ready` and `/metrics`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leno_program::Family;
 
-/// Counts of reloads. A refused edit changes nothing but these: the last good state stays.
+/// Counts of reloads. A rejected edit changes nothing else: the last good state stays.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     good: AtomicU64,
@@ -16,7 +16,7 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// Notes documents that were taken in.
+    /// Counts documents that were applied.
     pub(crate) fn took(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         self.good.fetch_add(1, Ordering::Relaxed);
@@ -24,23 +24,23 @@ impl Reloads {
         self.last_was_good.store(true, Ordering::Relaxed);
     }
 
-    /// Notes documents that were refused.
+    /// Counts documents that were rejected.
     pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         self.last_was_good.store(false, Ordering::Relaxed);
     }
 
-    /// Whether documents were taken in at all.
+    /// Whether documents were applied at all.
     pub(crate) fn loaded(&self) -> bool {
         self.good.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that this replica ends.
+    /// Records that this replica is ending.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this replica ends.
+    /// Whether this replica is ending.
     pub(crate) fn ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Moves the authority: a renewed issuer is taken, requests are obeyed, and a phase of a rotation ends once every proxy
+//! Changes the authority: uses a renewed issuer, carries out requests, and ends a phase of a rotation once every proxy
 //! has acknowledged it.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!                issuer changed? ───────────┼──► stored ──► Authority ──► proxies
 //!                all acknowledged? ─────────┘
 //! ```
-//! What was stored is what a control plane continues with that was killed meanwhile.
+//! After a crash the control plane continues with the stored state.
 
 mod cluster;
 mod progress;
@@ -29,34 +29,34 @@ use leno_types::Identity;
 pub(crate) use cluster::{ClusterParts, PublishedRoots, trust_annotation};
 use progress::PhaseProgress;
 
-/// How often files are looked at and reports of proxies are counted.
+/// How often files are checked and reports of proxies are counted.
 const TICK: Duration = Duration::from_millis(500);
-/// How long a control plane that has started waits for the proxies to connect before it counts them. They try every
-/// 5 s at least.
+/// How long the control plane waits after its start for proxies to connect, before it counts them. They try at least
+/// every 5 s.
 const SETTLE: Duration = Duration::from_secs(15);
 
-/// The authority of one machine, and what moves it.
+/// Changes the authority of a single machine.
 pub(crate) struct Rotation {
     shown: Arc<RotationReport>,
     store: AuthorityDirectory,
-    /// Where proxies find the roots to verify the control plane with, if this process writes them.
+    /// The file with the roots for verifying the control plane, if this process writes it.
     roots_file: Option<PathBuf>,
-    /// The roots that were written last.
+    /// The roots that were last written.
     written: String,
-    /// Where the operator puts an issuer.
+    /// The directory in which the operator places an issuer.
     issuer: Option<PathBuf>,
-    /// How long workloads' certificates hold.
+    /// The lifetime of workloads' certificates.
     lifetime: Duration,
-    /// How long a phase lasts at least: other trust domains fetch the bundle meanwhile.
+    /// Shortest duration of a phase, in which other trust domains fetch the bundle.
     phase_hold: Duration,
     started: Instant,
 }
 
-/// What is reported of a rotation.
+/// The reported state of a rotation.
 pub(crate) struct RotationReport {
     authority: Arc<Authority>,
     state: Arc<PlaneState>,
-    /// What a rotation waits for beside the proxies of this process.
+    /// What a rotation waits for, besides the proxies of this process.
     waits: Mutex<Vec<String>>,
     problem: Mutex<Option<String>>,
 }
@@ -67,7 +67,7 @@ impl RotationReport {
         Arc::new(Self { authority, state, waits, problem })
     }
 
-    /// All that is known.
+    /// The whole report.
     pub(crate) fn report(&self) -> IdentityReport {
         let trust = self.authority.trust();
         let state = trust.state();
@@ -96,7 +96,7 @@ impl RotationReport {
         }
     }
 
-    /// Appends when certificates end, for alerts, and how far a rotation is, as Prometheus text.
+    /// Appends the expiry of certificates, for alerts, and the progress of a rotation, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         let trust = self.authority.trust();
         let phase = trust.state().phase;
@@ -154,7 +154,7 @@ impl RotationReport {
         }
     }
 
-    /// The next phase, if all proxies of this process have acknowledged this one.
+    /// The next phase, if all proxies of this process have acknowledged the present one.
     fn acknowledged(&self) -> Option<AuthorityState> {
         let trust = self.authority.trust();
         let phase = trust.state().phase;
@@ -172,7 +172,7 @@ impl RotationReport {
         Some(next)
     }
 
-    /// Notes why nothing moves, and logs it once.
+    /// Records why the rotation is stuck, and logs it once.
     fn trouble(&self, problem: Option<String>) {
         let mut known = locked(&self.problem);
         if *known != problem {
@@ -192,23 +192,23 @@ impl Rotation {
         Self { shown, store, roots_file, written, issuer, lifetime, phase_hold, started }
     }
 
-    /// Takes issuers from this directory.
+    /// Sets the directory of issuers.
     pub(crate) fn with_issuer(self, issuer: Option<PathBuf>) -> Self {
         Self { issuer, ..self }
     }
 
-    /// Has each phase last for this time at least.
+    /// Sets the shortest duration of a phase.
     pub(crate) fn with_phase_hold(self, phase_hold: Duration) -> Self {
         Self { phase_hold, ..self }
     }
 
-    /// Writes the roots to this file.
+    /// Sets the file for the roots.
     pub(crate) fn with_roots_file(self, roots_file: Option<PathBuf>) -> Self {
         Self { roots_file, ..self }
     }
 
-    /// Runs until the process ends, on a thread of its own: it reads and writes files all the time, and a thread of the
-    /// runtime would never rest.
+    /// Runs until the process ends, on a thread of its own, because it often reads and writes files, which would block
+    /// a thread of the runtime.
     pub(crate) fn start(mut self) -> std::io::Result<()> {
         let run = move || loop {
             let moved = self.step();
@@ -223,7 +223,7 @@ impl Rotation {
         self.write_roots()?;
         if let Some(request) = self.store.request()? {
             let asked = self.operator().asked(&self.shown, &request)?;
-            // None: it was obeyed just before this process ended.
+            // `None`: the request was carried out just before an earlier process ended.
             if let Some(next) = asked {
                 self.take(next)?;
             }
@@ -251,14 +251,14 @@ impl Rotation {
         Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime }
     }
 
-    /// Signs with another state once it is stored.
+    /// Stores another state, then signs with it.
     fn take(&mut self, next: AuthorityState) -> anyhow::Result<()> {
         let place = self.store.place();
-        // Checked before it is stored: what cannot be used must not be what the next start finds.
+        // Checked before it is stored, because the next start must not find an invalid state.
         Authority::from_state(&place, next.clone(), self.shown.authority.trust_domain())?;
         self.store.save(&next)?;
         self.shown.authority.apply(&place, next)?;
-        // Before proxies are counted again: they have acknowledged the last bundle.
+        // Published before proxies are counted again, because their acknowledgements are for the last bundle.
         self.shown.state.publish_trust(&self.shown.authority);
         self.write_roots()
     }
@@ -275,24 +275,25 @@ impl Rotation {
     }
 }
 
-/// For how many seconds the phase of a rotation still lasts at least.
+/// How many seconds the phase of a rotation must still last.
 fn held(state: &AuthorityState, hold: Duration) -> Option<u64> {
     let lasted = now().saturating_sub(state.since_unix_s);
     let left = hold.as_secs().saturating_sub(lasted);
     (state.phase != RotationPhase::Stable && left > 0).then_some(left)
 }
 
-/// What comes from the operator, wherever the authority is kept.
+/// The operator's input, in files or in a cluster.
 #[derive(Clone, Copy, Debug)]
 struct Operator<'a> {
-    /// Where issuers are put.
+    /// The directory of issuers.
     issuer: Option<&'a Path>,
     /// How long workloads' certificates hold.
     lifetime: Duration,
 }
 
 impl Operator<'_> {
-    /// The state that a request leads to, be it that it was refused; `None` if it was obeyed already.
+    /// The state after a request, even if that only records its rejection; `None` if the request was carried out
+    /// already.
     fn asked(
         &self,
         shown: &RotationReport,
@@ -330,7 +331,7 @@ impl Operator<'_> {
         Ok(Some(AuthorityState { last_request: request.id.clone(), last_refused, ..next }))
     }
 
-    /// The state that follows from an issuer that was renewed or replaced, or from the end of what was revoked.
+    /// The state after an issuer was renewed or replaced, or after the end of a revocation.
     fn given(&self, shown: &RotationReport) -> anyhow::Result<Option<AuthorityState>> {
         let trust = shown.authority.trust();
         if let Some(issuer) = self.issuer {
@@ -345,7 +346,7 @@ impl Operator<'_> {
     }
 }
 
-/// Whole values only: what a panic left behind is still sound.
+/// Ignores poisoning: values are only replaced as a whole.
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }

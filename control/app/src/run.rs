@@ -1,4 +1,4 @@
-//! The parts put together, until a signal ends them.
+//! Connects the parts, and runs them until a signal arrives.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, RotationReport};
 use crate::{bundle_endpoint, federation, webhook, workload_bundles};
 
-/// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
-/// that this replica goes, and no pod fails to be made for it.
+/// How long the webhooks are still served while `/ready` already fails. The API server learns within this time that
+/// this replica is ending, so no pod is rejected because of that.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Runs the control plane until SIGTERM or SIGINT.
@@ -38,7 +38,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let authorities = Arc::new(authorities.context("--web-authorities")?);
     let plane = tokio::select! {
         plane = Plane::open(&config, (&state, &authorities), &stopped) => plane?,
-        // A cluster that does not answer is waited for, but not beyond our end.
+        // It waits for a cluster that does not answer, but not after a signal.
         () = signals.any() => return Ok(()),
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, .. } = plane;
@@ -78,7 +78,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     stop.send_replace(true);
     let ended = work.await;
     if let Some(last) = last {
-        // It panics only where a test has found out why already.
+        // An error is a panic, which was logged.
         let _ = last.await;
     }
     if called.is_some() {
@@ -90,7 +90,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     ended
 }
 
-/// What the index is told of the mesh.
+/// The settings of the index.
 fn index_settings(config: &Config) -> IndexSettings {
     IndexSettings {
         trust_domain: config.trust_domain.clone(),
@@ -107,7 +107,7 @@ fn index_settings(config: &Config) -> IndexSettings {
     }
 }
 
-/// Serves the own trust bundle, and follows those of other trust domains. Returns what appends the metrics.
+/// Serves the own trust bundle, and follows those of other trust domains. Returns a function that appends the metrics.
 async fn exchange_bundles(
     config: &Config,
     (authority, authorities): (&Arc<Authority>, &Arc<WebAuthorities>),
@@ -121,7 +121,7 @@ async fn exchange_bundles(
     Ok(vec![followed, served])
 }
 
-/// Follows what is trusted besides the own roots. Comes back once it is known.
+/// Follows additional trust bundles. Returns once they are known.
 async fn trust_others(config: &Config, authority: &Arc<Authority>) {
     if let Some(address) = &config.spiffe_endpoint_socket {
         let federated = federation::of_workload_api(&config.federate);
@@ -143,7 +143,7 @@ impl Signals {
     }
 }
 
-/// Moves the authority from now on: that of a cluster, or that of this machine.
+/// Starts to rotate the authority, of a cluster or of this machine.
 fn begin_rotation(
     config: &Config,
     of_cluster: Option<ClusterParts>,
@@ -181,7 +181,7 @@ async fn serve_admin(
     Ok(())
 }
 
-/// Serves certificates to applications, where it is wanted.
+/// Serves the Workload API to applications, if it is enabled.
 fn serve_workload_api(
     config: &Config,
     of: (&ServerSettings, &Arc<PlaneState>),
@@ -211,8 +211,8 @@ async fn serve_webhook(hook: WebhookServer) -> anyhow::Result<()> {
     webhook::serve(listener, Arc::new(credentials), webhook).await
 }
 
-/// Takes in documents, and serves once there were good ones: before that, every proxy would be told
-/// that nothing of what it holds exists any more.
+/// Applies documents, and serves once there were valid ones. Before that, proxies would be told that everything that
+/// they hold was removed.
 async fn work(
     (server, webhook): (PlaneServer, Option<WebhookServer>),
     mut source: PlaneSource,
@@ -222,7 +222,7 @@ async fn work(
     while !reloads.loaded() {
         tokio::select! {
             update = source.updates.recv() => source.take_first(update, state, reloads).await?,
-            // A dropped sender says the same.
+            // If the sender was dropped, the process is ending, too.
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
     }
@@ -250,7 +250,7 @@ async fn work(
     }
 }
 
-/// The Secrets with keys of tokens that are other ones now.
+/// The Secrets with token keys that have changed.
 async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> {
     match secrets {
         Some(secrets) => secrets.changed().await,
@@ -259,7 +259,7 @@ async fn secrets_changed(secrets: &mut Option<KeySecrets>) -> Vec<ObjectChange> 
 }
 
 impl PlaneSource {
-    /// Takes in the first documents, with the Secrets that their policies name. Nothing is served yet.
+    /// Applies the first documents, with the Secrets that their policies refer to. Nothing is served yet.
     async fn take_first(
         &mut self,
         mut update: Option<SourceUpdate>,

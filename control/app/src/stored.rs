@@ -1,4 +1,4 @@
-//! The stored objects that the webhooks look at, as the watches read them.
+//! The stored objects that the webhooks use, from the watches.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use leno_resources::Object;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Longest wait for a namespace that a review names and the watch has not delivered yet.
+/// Longest wait for a namespace in a review that the watch has not delivered yet.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// How long a pod that may not set what it sets waits for an exemption that was stored just before the pod.
+/// How long a pod with a forbidden setting waits for an exemption that may have been stored just before it.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The objects, shared by all reviews.
+/// The objects, which all reviews share.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionObjects {
     stored: Mutex<StoredObjects>,
@@ -23,7 +23,7 @@ pub(crate) struct AdmissionObjects {
 }
 
 impl AdmissionObjects {
-    /// Takes note of changes.
+    /// Applies changes.
     pub(crate) fn note(&self, changes: &[ObjectChange]) {
         let mut stored = self.stored();
         for change in changes {
@@ -36,12 +36,12 @@ impl AdmissionObjects {
         self.changed.notify_waiters();
     }
 
-    /// The objects that a judgement of this review looks at.
+    /// The objects for the check of this review.
     pub(crate) fn neighbours(&self, review: &AdmissionReview) -> Vec<Arc<Object>> {
         self.stored().neighbours(review)
     }
 
-    /// What is around the pod of a review. `None` if its namespace stays unknown for a while.
+    /// The context of a review's pod. `None` if its namespace stays unknown for a while.
     pub(crate) async fn enclosing(&self, review: &AdmissionReview) -> Option<PodContext> {
         let enclosing = timeout(WAIT, self.found(review, |_| true)).await.ok()?;
         if enclosing.suits(&review.object) {
@@ -51,7 +51,7 @@ impl AdmissionObjects {
         Some(exempt.unwrap_or(enclosing))
     }
 
-    /// Waits until what is around a pod is known and as wanted.
+    /// Waits until the context of a pod is known and satisfies the condition.
     async fn found(
         &self,
         review: &AdmissionReview,
@@ -60,7 +60,7 @@ impl AdmissionObjects {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Enabled before the look-up, so that no change between the two is missed.
+            // Enabled before the look-up, so that no change is missed.
             changed.as_mut().enable();
             let enclosing = self.stored().enclosing(review);
             if let Some(enclosing) = enclosing.filter(&is_wanted) {
@@ -71,7 +71,7 @@ impl AdmissionObjects {
     }
 
     fn stored(&self) -> MutexGuard<'_, StoredObjects> {
-        // Whole entries only: what a panic left behind is still sound.
+        // Ignores poisoning: entries are inserted and removed as a whole.
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

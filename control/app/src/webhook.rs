@@ -30,30 +30,30 @@ const INJECT: &str = "/inject";
 /// Where objects of the mesh are reviewed.
 const VALIDATE: &str = "/validate";
 
-/// Most connections at once. The API server opens one for each review under way (it speaks HTTP/1.1 with
-/// webhooks), so that 200 objects that are applied at once leave room for pods.
+/// Most connections at a time. The API server opens one for each review in progress (it uses HTTP/1.1 for webhooks), so
+/// even while 200 objects are applied at once there is room for pods.
 const MAX_CONNECTIONS: usize = 512;
-/// Most of them of one address: any pod may connect here, and no pod is made while the API server cannot.
+/// Most connections of one address: any pod may connect here, and no pod can be created while the API server cannot
+/// connect.
 const MAX_OF_ADDRESS: usize = 320;
-/// Largest body, in bytes, that is read without waiting for a turn: pods have a few KiB, and all
-/// connections' together have 64 MiB.
+/// Largest body, in bytes, that is read without waiting for a turn. Pods have a few KiB; the bodies of all connections
+/// together have at most 64 MiB.
 const SMALL_BODY: u64 = 128 << 10;
-/// Longest time for a body to come in; the API server is near.
+/// Longest time to receive a body; the API server is near.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest review, in bytes: the largest request that the API server takes itself (3 MiB), twice for an
-/// object that is changed, and what is around it.
+/// Largest review, in bytes: the API server's own limit for a request (3 MiB), twice for an update, and some overhead.
 const MAX_BODY: usize = 7 << 20;
 /// Longest wait for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for the first request of a connection.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest silence before a request's head is whole. Longer than the 90 s after which the API server
-/// closes a connection that it does not use: were we first, a review could be under way.
+/// Longest silence before the head of a request is complete. It is longer than the 90 s after which the API server
+/// closes an idle connection; if this side closed first, a review could be lost.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(100);
-/// Longest time for a review, waiting for its turn included; the API server waits for 10 s.
+/// Longest time for a review, including the wait for its turn; the API server waits for 10 s.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What the webhooks answer from.
+/// The state of the webhooks.
 pub(crate) struct Webhook {
     settings: InjectionSettings,
     stored: Arc<AdmissionObjects>,
@@ -64,17 +64,17 @@ pub(crate) struct Webhook {
     ending: AtomicBool,
 }
 
-/// The bounds of one sort of reviews. Each has its own, so that none waits for another.
+/// The bounds for one kind of review. Each kind has its own, so that kinds do not wait for each other.
 struct ReviewLane {
-    /// Reviews under way. A permit is held until the work is over, be its answer still wanted or not.
+    /// Reviews in progress. A permit is held until the work ends, even if its answer is no longer wanted.
     turns: Arc<Semaphore>,
-    /// Reviews that wait for a turn. One too many is refused at once.
+    /// Reviews that wait for a turn. When it is full, further ones are rejected at once.
     queue: Semaphore,
-    /// Bodies larger than [`SMALL_BODY`] that are held.
+    /// Bodies larger than [`SMALL_BODY`] that are in memory.
     large: Semaphore,
 }
 
-/// What became of the reviews of one kind.
+/// The results of one kind of review.
 #[derive(Debug, Default)]
 struct Counts {
     changed: AtomicU64,
@@ -84,32 +84,32 @@ struct Counts {
     busy: AtomicU64,
 }
 
-/// The paths that only the API server knows. Any pod may connect here, and reviews of other callers have bounds of
-/// their own; answers of `/validate` to them say nothing of the cluster. The API server calls `/inject` and `/validate`
-/// themselves from an installation until the leader has written these paths.
+/// The secret paths that only the API server knows. Any pod may connect here; reviews of other callers have bounds of
+/// their own, and the answers of `/validate` to them reveal nothing about the cluster. After an installation the API
+/// server uses `/inject` and `/validate` until the leader has written the secret paths.
 pub(crate) struct ProvenPaths {
     pub(crate) inject: String,
     pub(crate) validate: String,
 }
 
-/// What a review is for.
+/// The kinds of reviews.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReviewKind {
-    /// Puts the proxy into a pod for the API server.
+    /// Adds the proxy to a pod, for the API server.
     Inject,
-    /// The same for a caller that has not proved to be the API server.
+    /// Adds the proxy to a pod, for a caller that has not proved to be the API server.
     UnprovenInject,
-    /// Judges an object of the mesh for the API server.
+    /// Checks an object of the mesh, for the API server.
     Validate,
-    /// Judges an object by itself, for a caller that has not proved to be the API server.
+    /// Checks an object on its own, for a caller that has not proved to be the API server.
     Unproven,
 }
 
-/// Tells work on another thread that its answer is not wanted any more, once it is dropped.
+/// When dropped, tells work on another thread that its answer is no longer wanted.
 #[derive(Debug, Default)]
 struct Cancel(Arc<AtomicBool>);
 
-/// Why a review has no answer: the API server goes by its `failurePolicy` then.
+/// Why a review has no answer. The API server then applies its `failurePolicy`.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("the request cannot be read: {0}")]
@@ -131,7 +131,7 @@ enum Failure {
 }
 
 impl Webhook {
-    /// Puts proxies like this into pods.
+    /// Creates webhooks that add proxies with these settings.
     pub(crate) fn new(
         settings: InjectionSettings,
         stored: Arc<AdmissionObjects>,
@@ -149,12 +149,12 @@ impl Webhook {
         }
     }
 
-    /// Connections end after their next answer, so that the API server comes to other replicas.
+    /// From now on connections end after their next response, so that the API server connects to other replicas.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         let help = "Objects reviewed for the API server, by result.";
         let mut reviews = Family::counter(text, "leno_control_reviews_total", help);
@@ -212,9 +212,9 @@ impl Webhook {
         }
     }
 
-    /// What a path asks for.
+    /// The kind of review of a path.
     fn kind(&self, path: &str) -> Option<ReviewKind> {
-        // In a time that tells nothing of how much of it is right.
+        // In constant time, so that the time does not reveal how much of the path is right.
         let is = |own: &str| verify_slices_are_equal(path.as_bytes(), own.as_bytes()).is_ok();
         match path {
             INJECT => Some(ReviewKind::UnprovenInject),
@@ -225,7 +225,7 @@ impl Webhook {
         }
     }
 
-    /// The whole body. A client that sends only a part of a large one keeps no small one waiting.
+    /// Reads the whole body. A client that sends a large body slowly does not delay small ones.
     async fn read(&self, lane: &ReviewLane, body: Incoming) -> Result<Bytes, Failure> {
         let declared = body.size_hint().exact();
         if declared.is_some_and(|length| length > MAX_BODY as u64) {
@@ -243,7 +243,7 @@ impl Webhook {
         }
     }
 
-    /// The answer, and as what it is sent.
+    /// The answer, and its content type.
     async fn answer(
         &self,
         kind: ReviewKind,
@@ -257,7 +257,7 @@ impl Webhook {
         let turn = lane.turn().await?;
         let review = AdmissionReview::parse(&body)?;
         drop((body, turn));
-        // Without a turn: a review of a namespace that does not exist keeps no other waiting.
+        // Without holding a turn, so that a review of a namespace that does not exist does not delay others.
         let enclosing = self.stored.enclosing(&review).await;
         let enclosing = enclosing.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
         let _turn = lane.turn().await?;
@@ -266,8 +266,8 @@ impl Webhook {
         Ok((answer, text))
     }
 
-    /// Judges on a thread of its own, as an object may be large. The thread holds the turn, and stops soon
-    /// after this future is dropped.
+    /// Checks an object on another thread, because it may be large. The thread holds the turn, and stops soon after
+    /// this future is dropped.
     async fn judged(
         &self,
         kind: ReviewKind,
@@ -298,7 +298,7 @@ impl Webhook {
 }
 
 impl ProvenPaths {
-    /// With the authority's webhook secret.
+    /// Derives the paths from the authority's webhook secret.
     pub(crate) fn new(secret: &str) -> Self {
         Self { inject: format!("{INJECT}/{secret}"), validate: format!("{VALIDATE}/{secret}") }
     }
@@ -306,7 +306,7 @@ impl ProvenPaths {
 
 impl ReviewLane {
     fn new(kind: ReviewKind) -> Self {
-        // Reviews under way, reviews that wait, large bodies that are held.
+        // Reviews in progress, waiting reviews, and large bodies in memory.
         let (turns, queue, large) = match kind {
             ReviewKind::Inject => (16, 256, 4),
             ReviewKind::UnprovenInject => (8, 256, 2),
@@ -320,7 +320,7 @@ impl ReviewLane {
         }
     }
 
-    /// The right to work on one review.
+    /// Waits for the turn of one review.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Failure> {
         if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
             return Ok(turn);

@@ -1,4 +1,4 @@
-//! Authorization that proxies cannot apply.
+//! Finds authorization policies that proxies cannot apply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::routes::{instead, ports};
 use crate::mesh::MeshModel;
 
 impl MeshModel {
-    /// The workloads whose policies are more than a proxy applies, each with the reason.
+    /// The workloads with more policies than a proxy can apply, each with the reason.
     #[must_use]
     pub fn overloaded(&self) -> Vec<(InstanceName, Arc<str>)> {
         let unusable = |one: &Arc<Workload>| {
@@ -30,8 +30,8 @@ impl MeshModel {
     }
 }
 
-/// A finding for each policy that is the first one too many for some workload; the last one, where all of them are too
-/// large.
+/// A finding for each policy with which the number of a workload's policies first exceeds the bound. If the policies
+/// are too large instead, the finding is for the last one.
 pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     let mut found: BTreeMap<usize, (InstanceName, Arc<str>)> = BTreeMap::new();
     for (name, reason) in mesh.overloaded() {
@@ -54,7 +54,7 @@ pub(super) fn authorization(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// An authorizer that cannot be asked.
+/// Finds an authorizer that cannot be called.
 pub(super) fn authorizer(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,

@@ -1,4 +1,4 @@
-//! Policies of authorization without an effect: what selects nothing, is enforced nowhere, or matches nothing.
+//! Finds authorization policies without an effect: they select nothing, are not enforced, or match nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,7 +67,7 @@ pub(super) fn policy(
     clients(mesh, findings, at, policy);
 }
 
-/// A default of a namespace that some of its workloads do not enforce.
+/// Finds a namespace's default that some of its workloads do not enforce.
 pub(super) fn of_namespace(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,
@@ -96,7 +96,7 @@ fn of_service<'m>(mesh: &'m MeshModel, namespace: &str, name: &str) -> Vec<&'m W
     selector.into_iter().flat_map(|labels| mesh.labelled(namespace, labels)).collect()
 }
 
-/// What has no proxy enforces nothing.
+/// Finds workloads without a proxy, which enforce nothing.
 fn enforced(
     mesh: &MeshModel,
     findings: &mut Findings<'_>,
@@ -142,7 +142,7 @@ fn full_name(workload: &Workload) -> String {
     format!("{}/{}", workload.metadata.namespace, workload.metadata.name)
 }
 
-/// Ports of rules on which no selected workload listens, as far as they say on which they do.
+/// Finds ports in rules on which no selected workload listens, as far as workloads declare their ports.
 fn ports(
     findings: &mut Findings<'_>,
     (at, policy): (usize, &AuthorizationPolicy),
@@ -177,7 +177,7 @@ fn requests(policy: &AuthorizationPolicy) -> impl Iterator<Item = (String, &Requ
     })
 }
 
-/// The identity, or the beginning of one, of this trust domain that none of these service accounts has.
+/// The identity, or prefix of identities, in this trust domain that matches none of these service accounts.
 fn unmatched<'p>(
     pattern: &'p SegmentSpec,
     domain: &str,
@@ -203,7 +203,7 @@ fn unmatched<'p>(
     (!is_matched).then_some(wanted)
 }
 
-/// Clients of the mesh itself that are not there. Of documents that are no workloads nothing is known.
+/// Finds clients of the mesh itself that do not exist. Without workloads in the documents nothing is known about them.
 fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &AuthorizationPolicy) {
     let accounts: BTreeSet<(&str, &str)> = mesh
         .workloads()
@@ -221,7 +221,7 @@ fn clients(mesh: &MeshModel, findings: &mut Findings<'_>, at: usize, policy: &Au
     };
     for (rule, one) in policy.spec.rules.iter().enumerate() {
         for (from, client) in one.from.iter().enumerate() {
-            // Those of another trust domain are not known here.
+            // Clients of another trust domain are not known here.
             if !client.trust_domains.is_empty() {
                 continue;
             }

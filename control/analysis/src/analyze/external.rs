@@ -74,7 +74,7 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
             continue;
         };
         let Some(name) = external.names.iter().find(|name| name.port == HTTPS) else { continue };
-        // A client that dials port 443 itself speaks TLS itself.
+        // A client that connects to port 443 itself is expected to use TLS itself.
         if port.port == HTTPS && port.protocol == Protocol::Detect {
             continue;
         }

@@ -140,7 +140,7 @@ impl<'d> Findings<'d> {
         self.found.push((at, finding));
     }
 
-    /// A mistake in a document that is none of Leno's objects; these findings come last.
+    /// Adds a mistake in a document that is not an object of Leno; these findings come last.
     pub(super) fn push_ignored(&mut self, located: &Located<IgnoredDocument>, wrong: Mistake) {
         let Mistake { severity, code, reason, remedy } = wrong;
         let (object, path) = (located.value.kind.clone(), String::new());

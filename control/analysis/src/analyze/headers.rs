@@ -1,4 +1,4 @@
-//! Matches of routes by values of headers that no request has.
+//! Finds route matches on header values that no request can have.
 
 use leno_resources::Object;
 use leno_resources::gateway::{HeaderMatch, MatchType};

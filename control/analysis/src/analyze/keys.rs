@@ -1,11 +1,12 @@
-//! Keys of tokens that the control plane may not fetch.
+//! Finds keys of tokens that the control plane is not permitted to fetch.
 
 use leno_resources::{AuthorizationPolicy, KEYS_FROM_ANNOTATION, Object, Origin, keys_from};
 
 use super::finding::{Findings, Mistake, Severity};
 use crate::mesh::MeshModel;
 
-/// The code of a URL of keys whose origin the control plane's Namespace does not permit. It needs that Namespace.
+/// The code of a finding about a key URL whose origin the control plane's Namespace does not permit. It requires that
+/// Namespace.
 pub const KEYS_NOT_PERMITTED: &str = "keys-not-permitted";
 
 pub(super) fn keys(
@@ -20,7 +21,7 @@ pub(super) fn keys(
         if permitted.as_ref().is_some_and(|permitted| permitted.contains(&origin)) {
             continue;
         }
-        // Files may be for a cluster, whose administrator has the Namespace.
+        // Files may be meant for a cluster, whose administrator has the Namespace.
         let severity = if permitted.is_some() { Severity::Error } else { Severity::Warning };
         let reason = format!(
             "the control plane is not permitted to fetch keys from {origin}, so that no token of {:?} is valid",
@@ -36,7 +37,7 @@ pub(super) fn keys(
 }
 
 impl MeshModel {
-    /// The origins that the control plane's Namespace permits; `None` if that is not among the objects.
+    /// The origins that the control plane's Namespace permits; `None` if it is not among the objects.
     fn key_origins(&self) -> Option<Vec<Origin>> {
         let metadata = self.objects.iter().find_map(|object| match object {
             Object::Namespace(one) if self.index.is_of_mesh(&object.key().name) => {

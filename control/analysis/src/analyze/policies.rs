@@ -75,7 +75,7 @@ fn target(
     };
     let name = format!("{path}.name");
     if matches!(target.kind.as_str(), "Namespace" | "Mesh") {
-        // Its own namespace, or the mesh: both are there.
+        // The policy's own namespace, or the mesh: both exist.
         return;
     }
     if target.kind != Kind::Service.as_str() {

@@ -29,7 +29,7 @@ pub(super) fn waypoints(mesh: &MeshModel, findings: &mut Findings<'_>) {
     }
 }
 
-/// What is wrong, and what to do about it.
+/// The mistake, and the remedy.
 type Wrong = (String, String);
 
 fn of_service(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Wrong> {
@@ -38,7 +38,7 @@ fn of_service(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<Wr
     Some((format!("{reason}: clients of the service are refused"), remedy))
 }
 
-/// A workload that permits its waypoint alone.
+/// A workload that only permits requests through its waypoint.
 fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let before = waypoint_use(Some(&of.labels), Some(&of.annotations), &of.namespace)?;
@@ -52,7 +52,7 @@ fn only_through(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     Some((format!("{reason}: the workload permits no client"), remedy))
 }
 
-/// A workload that is to be an instance of a waypoint.
+/// A workload that should be an instance of a waypoint.
 fn of_instance(mesh: &MeshModel, workload: &Workload) -> Option<Wrong> {
     let of = &workload.metadata;
     let Some(instance) = waypoint_instance(&of.labels, &of.namespace) else {
@@ -93,7 +93,7 @@ fn services_of<'m>(
     })
 }
 
-/// What a service sets, or else its namespace.
+/// The waypoint that a service sets, or else its namespace.
 fn uses(mesh: &MeshModel, service: &Service, namespace: &str) -> Option<WaypointUse> {
     let of = &service.metadata;
     waypoint_use(of.labels.as_ref(), of.annotations.as_ref(), namespace).or_else(|| {

@@ -1,4 +1,4 @@
-//! Every client of a workload, port by port.
+//! The access of every client to a workload, by port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use super::{EnforcedPolicies, LaterAccess, OUTSIDE, ObservedClient, STRICT, acti
 use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
 
-/// The name of clients that no document names.
+/// The name of clients that are not in a document.
 const ANYTHING: &str = "(anything else)";
 
-/// Who may reach a workload.
+/// The access of all clients to a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkloadAccess {
     /// `<namespace>/<name>`.
@@ -51,26 +51,26 @@ pub struct PolicySummary {
 /// What a client may do on a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct ClientAccess {
-    /// `<namespace>/<name>` of a workload, or of an instance that is permitted other things than the rest.
+    /// `<namespace>/<name>` of a workload, or of an instance whose access differs from the others.
     pub client: String,
     /// Its identity, if it has one.
     pub identity: Option<String>,
-    /// The workload's port; 0 stands for all where the workload declares none.
+    /// The workload's port; 0 stands for all ports if the workload declares none.
     pub port: u16,
     /// `permitted`, `denied`, or `requests` if it depends on the request.
     pub access: &'static str,
     /// The policy that decides, if one does.
     pub policy: Option<String>,
-    /// The policies that decide on some of the requests.
+    /// The policies that decide on a part of the requests.
     pub policies_of_requests: Vec<String>,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// What is different once the client's certificate is older.
+    /// How the access changes as the client's certificate gets older.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub later: Vec<LaterAccess>,
 }
 
-/// What becomes different for a client.
+/// A change of a client's access.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AccessChange {
     /// The workload.
@@ -81,7 +81,7 @@ pub struct AccessChange {
     pub after: Option<ClientAccess>,
 }
 
-/// A request that is never made.
+/// A request that is never sent.
 struct NoRequest;
 
 impl AuthorizationRequest for NoRequest {
@@ -101,7 +101,7 @@ impl AuthorizationRequest for NoRequest {
 }
 
 impl MeshModel {
-    /// Who may reach a workload; every workload with a proxy if none is named.
+    /// The access of all clients to a workload; if none is named, to every workload with a proxy.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload.
@@ -188,7 +188,7 @@ impl MeshModel {
         all
     }
 
-    /// What one client may do on one port, now and once its certificate is older.
+    /// The access of one client to one port, now and as its certificate gets older.
     fn access_of(
         &self,
         enforced: &EnforcedPolicies,
@@ -210,7 +210,7 @@ impl MeshModel {
     }
 }
 
-/// What one client may do on one port.
+/// The access of one client to one port.
 fn access(
     enforced: &EnforcedPolicies,
     (client, seen): (&str, &ObservedClient),
@@ -230,7 +230,7 @@ fn access(
     if enforced.refuses(seen) {
         return answer;
     }
-    // At a port of bytes nothing depends on a request.
+    // On an opaque port nothing depends on a request.
     if declared(&enforced.policy.ports, port) == Protocol::Opaque
         && !enforced.table.reads_server_names(port)
     {
@@ -279,7 +279,7 @@ fn access(
     answer
 }
 
-/// What is different for clients between two states of a mesh.
+/// The changes of access between two states of a mesh.
 #[must_use]
 pub fn access_changes(before: &[WorkloadAccess], after: &[WorkloadAccess]) -> Vec<AccessChange> {
     let lines = |all: &[WorkloadAccess]| -> BTreeMap<(String, String, u16), ClientAccess> {

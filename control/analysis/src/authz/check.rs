@@ -1,4 +1,4 @@
-//! One request before the policies of the workload that it is for.
+//! Checks one request against the policies of a workload.
 
 use std::net::IpAddr;
 
@@ -22,20 +22,20 @@ use crate::explain::{
 use crate::mesh::MeshModel;
 use crate::sender::{Sender, Unanswerable};
 
-/// Who sends a request that is checked.
+/// The sender of a checked request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckClient {
     /// A workload, an instance or a service account of the mesh, by name.
     Named(String),
-    /// Something with this identity.
+    /// A client with this identity.
     Identity(Identity),
-    /// Something without an identity, at this address.
+    /// A client without an identity, at this address.
     Address(IpAddr),
-    /// Something without an identity, anywhere.
+    /// A client without an identity, at any address.
     Anything,
 }
 
-/// What becomes of one request at a workload.
+/// The result for one request to a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuthorizationCheck {
     /// The client, if it is a workload of the mesh.
@@ -53,22 +53,22 @@ pub struct AuthorizationCheck {
 /// The decision of the workload's policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuthorizationAnswer {
-    /// The instances that decide so, `<namespace>/<name>:<port>`.
+    /// The instances with this decision, `<namespace>/<name>:<port>`.
     pub servers: Vec<String>,
     /// Whether the request is permitted.
     pub permitted: bool,
     /// The policy that decides, if one does.
     pub policy: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// Every policy of the workload.
     pub policies: Vec<PolicyVerdict>,
-    /// What is different once the client's certificate is older.
+    /// How the decision changes as the client's certificate gets older.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub later: Vec<LaterAccess>,
 }
 
-/// What a policy has to do with a request.
+/// The verdict of one policy on a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PolicyVerdict {
     /// `<namespace>/<name>`.
@@ -77,17 +77,17 @@ pub struct PolicyVerdict {
     pub action: &'static str,
     /// Whether it matches.
     pub matches: bool,
-    /// Why, or why not.
+    /// Why it matches, or why not.
     pub reason: &'static str,
     /// Where it is written, `file:line:column`, if known.
     pub place: Option<String>,
 }
 
-/// A server that a request may go to.
+/// A server that may receive the request.
 pub(crate) struct AskedServer {
     /// The instance and its port; `None` outside of the mesh.
     pub(crate) at: Option<(InstanceName, u16)>,
-    /// The backend, whose changes the request has.
+    /// The backend, with its changes of the request.
     pub(crate) backend: Option<BackendAnswer>,
 }
 
@@ -97,12 +97,12 @@ pub(super) struct ArrivingRequest<'a> {
     path: &'a str,
     authority: &'a str,
     headers: Vec<(String, String)>,
-    /// The claims of its token, which is taken for valid.
+    /// The claims of its token, which is assumed to be valid.
     claims: &'a [(String, String)],
 }
 
 impl<'a> ArrivingRequest<'a> {
-    /// A request of which no more is known.
+    /// A request without further properties.
     pub(super) fn of_request(method: &'a str, path: &'a str, authority: &'a str) -> Self {
         Self { method, path, authority, headers: Vec::new(), claims: &[] }
     }
@@ -159,9 +159,9 @@ impl AuthorizationRequest for ArrivingRequest<'_> {
 }
 
 impl MeshModel {
-    /// Checks one request against the policies of a workload, on its only port, or on the question's, or on
-    /// the one behind that port of a service. With `claims` it has a valid token of every issuer, which holds
-    /// them.
+    /// Checks one request against the policies of a workload: on its only port, on the port of the question, or on the
+    /// one behind that port of a service. With `claims` the request has a valid token of every issuer, with these
+    /// claims.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload or client.
@@ -224,8 +224,8 @@ impl MeshModel {
         })
     }
 
-    /// The port of an instance to which a service of its namespace leads that has the question's port: the
-    /// service that the question names, or else the first.
+    /// The port of an instance behind the question's port of a service in its namespace: the service that the question
+    /// names, or else the first one.
     fn port_behind(&self, instance: &InstanceName, question: &ExplainQuestion) -> Option<u16> {
         let named = question.host.split('.').next();
         let mut found = None;
@@ -242,7 +242,7 @@ impl MeshModel {
         found
     }
 
-    /// Whether clients dial this port of a service of the namespace.
+    /// Whether this port belongs to a service of the namespace.
     fn has_service_port(&self, namespace: &str, port: u16) -> bool {
         self.objects.iter().any(|object| {
             let Object::Service(service) = object else { return false };
@@ -251,7 +251,7 @@ impl MeshModel {
         })
     }
 
-    /// Adds to an explanation what the servers' policies say of the request.
+    /// Adds to an explanation what the servers' policies decide on the request.
     pub(crate) fn authorize(
         &self,
         answer: &mut Explanation,
@@ -270,7 +270,7 @@ impl MeshModel {
         self.authorize_at(answer, sender, question, targets);
     }
 
-    /// The same at these servers.
+    /// The same for these servers.
     pub(crate) fn authorize_at(
         &self,
         answer: &mut Explanation,
@@ -306,7 +306,7 @@ impl MeshModel {
         answer.authorization = all;
     }
 
-    /// What is decided on a request, now and once the client's certificate is older.
+    /// The decision on a request, now and as the client's certificate gets older.
     fn decide(
         &self,
         enforced: &EnforcedPolicies,
@@ -347,7 +347,7 @@ impl MeshModel {
         let examined = enforced.table.examine(view, is_http.then_some(arriving));
         let asked = enforced.asked(&examined.policies, PolicyMatch::Matches);
         let policies = &enforced.policy.authorization.policies;
-        // Of bytes nothing shows that they are not what a rule about requests is for.
+        // For an opaque connection nothing excludes that it matches a rule about requests.
         let by = match decision {
             AuthorizationDecision::Denied(Denial::Policy(by) | Denial::Bytes(by)) if !is_http => {
                 Some(by.position())
@@ -390,7 +390,7 @@ impl AuthorizationAnswer {
     }
 }
 
-/// Servers that decide alike share an answer.
+/// Adds a decision; servers with the same decision share an answer.
 fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, server: String) {
     let alike = |one: &&mut AuthorizationAnswer| {
         one.policies == decided.policies
@@ -404,7 +404,7 @@ fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, serve
     }
 }
 
-/// Headers after the changes of a route.
+/// The headers after the changes of a route.
 fn edited(headers: &[(String, String)], edits: &HeaderEdits) -> Vec<(String, String)> {
     let changed = |name: &str| {
         let set = edits.set.iter().any(|(set, _)| set.eq_ignore_ascii_case(name));

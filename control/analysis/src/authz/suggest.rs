@@ -1,8 +1,9 @@
-//! The least `Allow` policy for what an `Audit` policy has matched, and what it does to the requests that were recorded.
+//! Suggests the smallest `Allow` policy for what an `Audit` policy has recorded, and shows its effect on the recorded
+//! requests.
 //!
 //! ```text
 //! recorded requests ─► by client ─► by port and method ─► paths ─► rules ─► AuthorizationPolicy
-//!         └──────────────── decided on again, beside the other policies ◄──────────┘
+//!         └──────────────── decided again, with the other policies ◄──────────┘
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,8 @@ use super::check::ArrivingRequest;
 use super::{OUTSIDE, ObservedClient};
 use crate::mesh::MeshModel;
 
-/// Most paths below one folder that are named; more of them are permitted by the folder, since they are likely to have
-/// identifiers in them.
+/// Most paths in one folder that are listed; if there are more, the whole folder is permitted, because the paths
+/// probably contain identifiers.
 const MAX_PATHS_OF_FOLDER: usize = 16;
 
 /// A request that an `Audit` policy has matched, as a proxy reports it in `/audited`.
@@ -30,19 +31,19 @@ const MAX_PATHS_OF_FOLDER: usize = 16;
 pub struct RecordedRequest {
     /// `<namespace>/<name>` of the policy.
     pub policy: String,
-    /// The client's identity; empty if it has proven none.
+    /// The client's identity; empty if it has none.
     pub client: String,
     /// The address of a client without an identity.
     pub address: Option<IpAddr>,
     /// The workload's port.
     pub port: u16,
-    /// Empty for a connection of bytes.
+    /// The method; empty for an opaque connection.
     pub method: String,
     /// The authority.
     pub host: String,
     /// The path as it was sent, without its query.
     pub path: String,
-    /// How often.
+    /// How many times.
     pub count: u64,
 }
 
@@ -51,32 +52,32 @@ pub struct RecordedRequest {
 pub struct RecordedRequests {
     /// The distinct requests.
     pub requests: Vec<RecordedRequest>,
-    /// How many requests are not among them, for want of room.
+    /// How many requests were not recorded because of the bound.
     pub not_kept: u64,
 }
 
-/// A policy that permits what another one has audited.
+/// A policy that permits what another one has recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suggestion {
     /// `<namespace>/<name>` of the `Audit` policy.
     pub audited_by: String,
-    /// The policy; `None` if nothing that was recorded can be permitted.
+    /// The policy; `None` if nothing of what was recorded can be permitted.
     pub policy: Option<AuthorizationPolicy>,
-    /// Distinct requests that it permits, beside the other policies.
+    /// How many distinct requests it permits, together with the other policies.
     pub permitted: usize,
-    /// Those that would be denied, each with the reason.
+    /// Requests that would be denied, each with the reason.
     pub denied: Vec<(RecordedRequest, String)>,
-    /// Those of clients without an identity, which it leaves out.
+    /// Requests of clients without an identity, which it does not permit.
     pub in_clear: Vec<RecordedRequest>,
-    /// How many requests the proxies did not keep.
+    /// How many requests the proxies did not record.
     pub not_kept: u64,
 }
 
-/// What a client has requested on one port: its methods and their paths. `None`: bytes.
+/// The requests of a client on one port: its methods and their paths. `None` for opaque connections.
 type PortRequests = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
 
 impl MeshModel {
-    /// A policy for each `Audit` policy of a namespace, or for the one that is named, that has recorded anything.
+    /// A policy for each `Audit` policy of a namespace that has recorded anything, or for the named one.
     #[must_use]
     pub fn suggestions(
         &self,
@@ -97,7 +98,7 @@ impl MeshModel {
         suggested.collect()
     }
 
-    /// The instances whose proxies record what these `Audit` policies match.
+    /// The instances whose proxies record for these `Audit` policies.
     #[must_use]
     pub fn recording(&self, namespace: Option<&str>, name: Option<&str>) -> Vec<InstanceName> {
         let is_meant = |one: &leno_types::authorization::AuthorizationPolicy| {
@@ -145,13 +146,13 @@ impl MeshModel {
         }
     }
 
-    /// How the application of an instance reads paths.
+    /// How the application of an instance interprets paths.
     fn path_reading(&self, instance: &InstanceName) -> PathReading {
         let policy = self.index.server_policy(instance);
         policy.map(|policy| policy.authorization.paths).unwrap_or_default()
     }
 
-    /// The policy that permits these requests, and as few others as names of paths allow.
+    /// The policy that permits these requests, and as few others as possible.
     fn least<'r>(
         &self,
         audit: &AuthorizationPolicy,
@@ -168,7 +169,7 @@ impl MeshModel {
                     *readings.entry(server).or_insert_with(|| self.path_reading(server)),
                 ) {
                     Ok(path) if path != "*" => path,
-                    // It is denied wherever a path decides, or has none.
+                    // Such a path cannot be permitted: it is denied by every rule with a path, or is none.
                     Ok(_) | Err(_) => continue,
                 },
                 None => String::new(),
@@ -176,11 +177,11 @@ impl MeshModel {
             let paths = of_clients.entry(client).or_default().entry((request.port, method));
             paths.or_default().insert(path);
         }
-        // Clients that request the same share a rule.
+        // Clients with the same requests share a rule.
         let mut rules: Vec<(Vec<Identity>, Vec<RequestSpec>)> = Vec::new();
         for (client, of_port) in of_clients {
             let to = requests_of(&of_port);
-            // Without an entry a rule is for everything.
+            // A rule without `to` permits everything.
             if to.is_empty() {
                 continue;
             }
@@ -198,7 +199,7 @@ impl MeshModel {
         (!rules.is_empty()).then(|| allowing(audit, rules))
     }
 
-    /// Service accounts of the mesh by their names, as seen from `namespace`, and others by their identities.
+    /// Service accounts of the mesh by name, as seen from `namespace`; other clients by identity.
     fn client_specs(&self, namespace: &str, clients: &[Identity]) -> Vec<ClientSpec> {
         let is_own = |one: &&Identity| *one.trust_domain() == self.settings.trust_domain;
         let name = |one: &Identity| match one.namespace() == namespace {
@@ -216,7 +217,8 @@ impl MeshModel {
         all.into_iter().filter(|one| *one != ClientSpec::default()).collect()
     }
 
-    /// Decides on each request again, as if the policy were applied. Returns how many are permitted, and the others.
+    /// Decides on each request again, as if the policy were applied. Returns the number of permitted ones, and the
+    /// others.
     fn replay(
         &self,
         policy: Option<&AuthorizationPolicy>,
@@ -255,7 +257,7 @@ impl MeshModel {
     }
 }
 
-/// The policy that permits this where another one audits.
+/// The `Allow` policy in place of an `Audit` policy.
 fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> AuthorizationPolicy {
     AuthorizationPolicy {
         metadata: Metadata {
@@ -274,8 +276,8 @@ fn allowing(audit: &AuthorizationPolicy, rules: Vec<AuthorizationRule>) -> Autho
     }
 }
 
-/// What a client has requested, as entries of `to`: methods with the same paths share one. What no document may name is left
-/// out, as clients choose methods and paths: `delete`, or `/x*`.
+/// The requests of a client as entries of `to`; methods with the same paths share one. Methods and paths that no
+/// document can have are left out, because clients choose them freely: `delete`, or `/x*`.
 fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     let mut entries: Vec<RequestSpec> = Vec::new();
     for ((port, method), paths) in of_port {
@@ -310,7 +312,7 @@ fn requests_of(of_port: &PortRequests) -> Vec<RequestSpec> {
     entries
 }
 
-/// Paths as they are, or by their folders where these have many of them.
+/// The paths, or their folders if these have many paths.
 fn segments(paths: &BTreeSet<String>) -> Vec<SegmentSpec> {
     let (mut exact, mut folders) = (paths.clone(), BTreeSet::<String>::new());
     let mut most = MAX_PATHS_OF_FOLDER;
@@ -346,7 +348,7 @@ fn segments(paths: &BTreeSet<String>) -> Vec<SegmentSpec> {
     of_exact.chain(of_folders).collect()
 }
 
-/// The path without its last segment: empty for one below the root.
+/// The path without its last segment; empty for a path directly below the root.
 fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(of(many.chain(["/health".to_owned()])), ["/health", "/items/*"]);
         let nested = (0..40).flat_map(|one| (0..40).map(move |two| format!("/v1/{one}/{two}")));
         assert_eq!(of(nested), ["/v1/*"]);
-        // Few in each of very many folders.
+        // Very many folders with few paths each.
         let wide = (0..400).map(|number| format!("/{number}/x"));
         assert_eq!(of(wide), ["//*"]);
     }

@@ -225,8 +225,8 @@ impl ClientAnswer {
 }
 
 impl Explanation {
-    /// Takes in that a proxy of the client ejects an instance behind a service, or called by its own
-    /// address if `service` is empty.
+    /// Records that a proxy of the client has ejected an instance behind a service, or, if `service` is empty, an
+    /// instance that is called by its own address.
     pub fn eject(&mut self, (namespace, service): (&str, &str), instance: &str, reason: &str) {
         let workload = format!("{namespace}/{instance}");
         let wanted = format!("{namespace}/{service}");

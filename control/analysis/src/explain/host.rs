@@ -11,10 +11,10 @@ use crate::mesh::MeshModel;
 /// The domain of all names in the mesh.
 const DOMAIN: &str = "svc.cluster.local";
 
-/// Most aliases of a chain, as resolvers have it.
+/// Most aliases that are followed; other resolvers have a similar bound.
 const MAX_ALIASES: usize = 8;
 
-/// What a host name stands for.
+/// The meaning of a host name.
 pub(super) enum HostMeaning {
     Service(Arc<Service>),
     Workload(Arc<Workload>),
@@ -41,8 +41,8 @@ impl MeshModel {
         found.unwrap_or_else(|| HostMeaning::Unknown { meant: self.like(host, client) })
     }
 
-    /// The same, where a name outside of the mesh may also stand for a service: one of the client's namespace with
-    /// this name for its endpoints and addresses of its own, which the mesh's DNS answers with.
+    /// Also considers services that represent a name outside of the mesh: a service of the client's namespace with
+    /// VIPs, and with this name as its endpoint. The mesh's DNS answers with those VIPs.
     pub(super) fn host_or_outside(
         &self,
         host: &str,
@@ -57,14 +57,14 @@ impl MeshModel {
         let with_vips = of_client.filter_map(|name| self.index.service(&name));
         let named =
             with_vips.filter(|service| !service.vips.is_empty() && stands_for(service, host));
-        // Of several the first by name counts.
+        // If there are several, the first by name is used.
         let Some(service) = named.min_by(|a, b| a.name.cmp(&b.name)) else { return found };
         notes.push(format!("the name {host} stands for the Service {}", service.name));
         HostMeaning::Service(service)
     }
 
-    /// The name at the end of a chain of `ExternalName` services without ports, which are aliases in DNS
-    /// alone; a note for each. `None` for a chain without an end.
+    /// The name at the end of a chain of `ExternalName` services without ports, which are only aliases in DNS; adds a
+    /// note for each. `None` if the chain has no end.
     pub(super) fn real_name(
         &self,
         host: &str,
@@ -80,7 +80,7 @@ impl MeshModel {
         None
     }
 
-    /// The service that has a name, and the name that it stands for, if it is an alias without ports.
+    /// The service with this name and its target, if it is an alias without ports.
     fn alias(&self, host: &str, client: &str) -> Option<(ServiceName, String)> {
         let names = searched(host.trim_end_matches('.'), client);
         let named = names.iter().find_map(|name| {

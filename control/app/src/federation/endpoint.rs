@@ -1,7 +1,7 @@
 //! Follows the bundle endpoint of another trust domain (SPIFFE Federation, sections 4 and 5).
 //!
 //! ```text
-//!  the last bundle, stored or given ──► who the server must be ──► fetch ──► bundle ──► Authority
+//!  the last bundle, stored or given ──► how the server is verified ──► fetch ──► bundle ──► Authority
 //!              ▲                                                               │
 //!              └─────────────── stored, for the next fetch and start ◄─────────┘
 //! ```
@@ -26,11 +26,11 @@ use tokio::time::sleep;
 use super::{parsed, text};
 use crate::workload_bundles;
 
-/// How often a bundle is fetched that does not say (SPIFFE Federation, section 4.1).
+/// The default interval of fetching a bundle (SPIFFE Federation, section 4.1).
 const REFRESH: Duration = Duration::from_mins(5);
-/// The bounds of what a bundle says. A day would be too long for the removal of a root.
+/// The bounds of the interval that a bundle sets. A day would be too long if a root must be removed.
 const REFRESH_BOUNDS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
-/// The first wait after a failure; it doubles up to the time of the next fetch.
+/// The first wait after a failure; it doubles up to the normal interval.
 const RETRY: Duration = Duration::from_secs(1);
 /// The longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
@@ -38,19 +38,19 @@ const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// The longest name of a document in bytes: that of a Secret's key.
 const MAX_NAME: usize = 253;
 
-/// Where a trust domain publishes its bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
+/// The source of a trust domain's bundle, as `URL[;spiffe-id=ID][;bundle=FILE]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BundleLocation {
     url: String,
     server: Option<EndpointId>,
 }
 
-/// The server of an endpoint that is known by its SPIFFE ID.
+/// How a server is verified by its SPIFFE ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EndpointId {
     id: String,
     domain: TrustDomain,
-    /// The bundle with which its first certificate is verified, if it is of the trust domain whose bundle it has.
+    /// The bundle for verifying it on the first fetch, if it belongs to the trust domain whose bundle it serves.
     bundle: Option<PathBuf>,
 }
 
@@ -87,12 +87,12 @@ impl FromStr for BundleLocation {
 }
 
 impl BundleLocation {
-    /// The file with which its server is verified first.
+    /// The file with the bundle for the first fetch.
     pub(super) fn given(&self) -> Option<&Path> {
         self.server.as_ref()?.bundle.as_deref()
     }
 
-    /// Whether its server can be authenticated. `is_known`: trust domains whose bundles there are.
+    /// Whether its server can be verified. `is_known`: whether there is a bundle of a trust domain.
     pub(super) fn check(
         &self,
         of: &TrustDomain,
@@ -122,20 +122,20 @@ pub(super) struct BundleFollower {
     server: Option<EndpointId>,
     authority: Arc<Authority>,
     authorities: Arc<WebAuthorities>,
-    /// Where the last bundle is kept.
+    /// Where the last bundle is stored.
     store: DocumentStore,
     /// The bundle that is in use.
     held: Option<Bundle>,
-    /// Whether that was stored by an earlier run. Nothing but the store vouches for its sequence.
+    /// Whether it was stored by an earlier run. Then only the store vouches for its sequence number.
     is_of_store: bool,
-    /// Whether the last fetch has found it, so that it is stored with the hash of what was given.
+    /// Whether a fetch has confirmed it. Then it is stored with the hash of the given bundle.
     is_confirmed: bool,
-    /// The hash of the given bundle that is in use, or was before a fetched one.
+    /// The hash of the given bundle, which is in use or was before the first fetch.
     given: Option<String>,
     counts: Arc<FetchCounts>,
 }
 
-/// What became of fetches.
+/// The results of fetches.
 #[derive(Debug, Default)]
 pub(super) struct FetchCounts {
     fetched: AtomicU64,
@@ -144,7 +144,7 @@ pub(super) struct FetchCounts {
 }
 
 impl BundleFollower {
-    /// Takes the bundle that was stored or given, if there is one. Nothing is fetched yet.
+    /// Uses the stored or given bundle, if there is one. Does not fetch yet.
     pub(super) fn new(
         (domain, BundleLocation { url, server }): (TrustDomain, BundleLocation),
         (authority, authorities): (Arc<Authority>, Arc<WebAuthorities>),
@@ -169,12 +169,12 @@ impl BundleFollower {
         Ok(follower)
     }
 
-    /// What it counts, of its trust domain.
+    /// The trust domain and its counters.
     pub(super) fn counts(&self) -> (TrustDomain, Arc<FetchCounts>) {
         (self.domain.clone(), Arc::clone(&self.counts))
     }
 
-    /// Fetches again and again.
+    /// Fetches repeatedly.
     pub(super) async fn run(mut self) -> Infallible {
         let (mut said, mut retry) = (String::new(), RETRY);
         loop {
@@ -207,7 +207,7 @@ impl BundleFollower {
         }
     }
 
-    /// Uses the bundle of the endpoint; how long it may be used before the next fetch.
+    /// Fetches and uses the bundle; returns the time until the next fetch.
     async fn fetch(&mut self) -> anyhow::Result<Duration> {
         let roots;
         let server = match &self.server {
@@ -241,7 +241,7 @@ impl BundleFollower {
         Ok(refresh.clamp(REFRESH_BOUNDS.0, REFRESH_BOUNDS.1))
     }
 
-    /// The roots with which the endpoint's server is verified.
+    /// The roots for verifying the endpoint's server.
     fn roots_of(&self, domain: &TrustDomain) -> anyhow::Result<Vec<Vec<u8>>> {
         let trust = self.authority.trust();
         if domain == self.authority.trust_domain() {
@@ -256,7 +256,7 @@ impl BundleFollower {
         self.held = Some(bundle);
     }
 
-    /// Takes the bundle of the last run, unless the operator has given another one since.
+    /// Uses the bundle of the last run, unless the operator has given another one since.
     fn take_stored(&mut self) {
         if let Some(stored) = self.store.read(&document(&self.domain)) {
             match StoredBundle::read(&stored) {
@@ -277,13 +277,13 @@ impl BundleFollower {
         self.take_given();
     }
 
-    /// Takes the bundle that the operator has given, when it is another one: the endpoint's may have changed while it could
-    /// not be fetched.
+    /// Uses the bundle that the operator has given, if it was changed: the endpoint's key may have changed while it
+    /// could not be fetched.
     fn take_given(&mut self) {
-        // Once a bundle was fetched, the file may be removed.
+        // The file may be removed once a bundle was fetched.
         let Some(file) = self.given_file().filter(|file| file.exists()) else { return };
         let read = text(file);
-        // What cannot be read is one content, too: it is reported once.
+        // An unreadable file counts as one content, so its error is reported once.
         let given =
             Some(read.as_ref().map_or_else(|error| hash(&error.to_string()), |text| hash(text)));
         if given == self.given {
@@ -301,7 +301,7 @@ impl BundleFollower {
             }
         }
         self.given = given;
-        // What is stored names what was given before.
+        // The stored bundle refers to the bundle that was given before.
         self.is_confirmed = false;
     }
 
@@ -320,15 +320,15 @@ impl BundleFollower {
     }
 }
 
-/// A bundle as it is stored: in SPIFFE's format, with one member more.
+/// A stored bundle: SPIFFE's format with an additional member.
 struct StoredBundle {
     bundle: Bundle,
-    /// The hash of the given bundle in whose place it was fetched.
+    /// The hash of the given bundle that it has replaced.
     given: Option<String>,
 }
 
 impl StoredBundle {
-    /// The member with the hash.
+    /// The additional member, with the hash.
     const GIVEN: &str = "leno_given_sha256";
 
     fn read(text: &str) -> anyhow::Result<Self> {
@@ -346,8 +346,8 @@ impl StoredBundle {
     }
 }
 
-/// The name under which the bundle of a trust domain is stored. A Secret takes 253 bytes; longer ones of trust domains are
-/// named by their hash.
+/// The name under which the bundle of a trust domain is stored. Keys of Secrets have at most 253 bytes; for longer
+/// names the hash is used.
 pub(super) fn document(domain: &TrustDomain) -> String {
     let name = format!("{domain}.json");
     if name.len() <= MAX_NAME { name } else { format!("{}.json", hash(domain.as_str())) }
@@ -358,7 +358,7 @@ fn hash(text: &str) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Appends what all followers have counted, as Prometheus text.
+/// Appends the counters of all followers, as Prometheus text.
 pub(super) fn render(all: &[(TrustDomain, Arc<FetchCounts>)], text: &mut String) {
     let help = "Fetches of trust bundles of other trust domains, by result.";
     let mut family = Family::counter(text, "leno_control_bundle_fetches_total", help);

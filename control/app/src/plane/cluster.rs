@@ -28,13 +28,13 @@ use crate::rotation::{ClusterParts, PublishedRoots, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
-/// Random bytes that tell this start of the process from others of its name.
+/// Random bytes that distinguish this start of the process from others with the same name.
 const RUN_BYTES: usize = 8;
-/// The control plane's Service, by which the API server calls it.
+/// The control plane's Service, through which the API server calls it.
 const SERVICE: &str = "leno-controller";
-/// The first minor version of Kubernetes whose `preStop` hooks can sleep (KEP-3960).
+/// The first minor version of Kubernetes with `preStop` hooks that sleep (KEP-3960).
 const PRE_STOP_SLEEPS: u32 = 30;
-/// The Lease of the replica that writes, in the control plane's namespace.
+/// The Lease of the replica that may write, in the control plane's namespace.
 const LEASE: &str = "leno-controller";
 
 pub(super) async fn open(
@@ -112,7 +112,7 @@ pub(super) async fn open(
     })
 }
 
-/// Starts what signs certificates of pods, and what makes pods.
+/// Starts the signing of pods' certificates, and the creation of waypoints.
 fn of_pods(
     client: &Client,
     of: (&ClusterSettings, &Config),
@@ -124,7 +124,7 @@ fn of_pods(
     Ok(vec![signer, waypoints])
 }
 
-/// Starts what makes waypoints of Gateways, which does nothing unless that is switched on.
+/// Starts the reconciler of waypoints, which does nothing unless it is enabled.
 fn waypoints(
     client: &Client,
     cluster: &ClusterSettings,
@@ -142,7 +142,7 @@ fn waypoints(
     Ok(start(reconciler, run, WaypointReconciler::render))
 }
 
-/// Starts what signs the certificates that kubelets request for pods.
+/// Starts the signer of certificates that kubelets request for pods.
 fn pod_certificates(
     client: &Client,
     (cluster, config): (&ClusterSettings, &Config),
@@ -158,7 +158,7 @@ fn pod_certificates(
     )
 }
 
-/// What publishes the roots.
+/// The reconcilers that publish the roots.
 fn published(
     client: &Client,
     cluster: &ClusterSettings,
@@ -175,7 +175,7 @@ fn published(
     }
 }
 
-/// The keys of tokens, what follows those in Secrets, and what appends the metrics of both.
+/// The keys of tokens, the watch of those in Secrets, and a function that appends the metrics of both.
 fn keys(
     client: &Client,
     cluster: &ClusterSettings,
@@ -192,13 +192,13 @@ fn keys(
     ((sets, secrets), Box::new(render))
 }
 
-/// What asks the API server whose tokens are.
+/// The client for TokenReviews.
 fn reviewer(client: &Client, cluster: &ClusterSettings, config: &Config) -> TokenReviewer {
     let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
     TokenReviewer::new(client.clone(), audience, config.trust_domain.clone(), namespace)
 }
 
-/// What moves the authority.
+/// The parts for rotating the authority.
 fn rotation(
     client: &Client,
     (cluster, config): (&ClusterSettings, &Config),
@@ -213,7 +213,7 @@ fn rotation(
     ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
-/// Whether pods get the volume of a certificate that their kubelets request.
+/// Whether pods get the volume with a certificate that their kubelets request.
 async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> bool {
     if !cluster.pod_certificates {
         return false;
@@ -234,7 +234,7 @@ async fn has_pod_certificates(client: &Client, cluster: &ClusterSettings) -> boo
     false
 }
 
-/// What the API server calls, whose minor version is given, and whether it serves certificates of pods.
+/// The webhook for this minor version of the API server; also whether that serves certificates of pods.
 fn hook(
     (kubernetes, has_pod_certificates): (u32, bool),
     authority: &Arc<Authority>,
@@ -254,7 +254,7 @@ fn hook(
     Ok(WebhookServer { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }
 
-/// What this replica says of itself; of its kinds and policies once each kind was read or refused.
+/// The report of this replica. It includes kinds and policies once each kind was listed or refused.
 fn reports(
     followed: &Arc<WatchStates>,
     state: &Arc<PlaneState>,
@@ -276,7 +276,7 @@ fn reports(
     })
 }
 
-/// The kinds that cannot be followed; `None` until each was read or refused once.
+/// The kinds that cannot be watched; `None` until each was listed or refused once.
 fn failing(followed: &WatchStates) -> Option<Vec<FailingKind>> {
     let of =
         |one: UnfollowedKind| FailingKind { kind: one.kind, time: one.time, reason: one.reason };
@@ -284,7 +284,7 @@ fn failing(followed: &WatchStates) -> Option<Vec<FailingKind>> {
     (!followed.is_starting()).then(kinds)
 }
 
-/// Starts what only the leader does. Each part waits until this replica leads; what each appends to the
+/// Starts the parts that only the leader runs; each waits until this replica leads. Returns functions that append their
 /// metrics.
 fn led(
     client: &Client,
@@ -324,7 +324,7 @@ fn led(
     ]
 }
 
-/// Runs a part until the process ends; what appends its metrics.
+/// Runs a part until the process ends; returns a function that appends its metrics.
 fn start<P: Send + Sync + 'static, F: Future<Output = ()> + Send + 'static>(
     part: Arc<P>,
     run: impl FnOnce(Arc<P>) -> F,
@@ -334,7 +334,7 @@ fn start<P: Send + Sync + 'static, F: Future<Output = ()> + Send + 'static>(
     Box::new(move |text| render(&part, text))
 }
 
-/// The certificate that the API server sees, by the names of the Service that it calls.
+/// The certificate for the API server, with the names of the Service that it calls.
 fn credentials(
     authority: &Arc<Authority>,
     cluster: &ClusterSettings,
@@ -351,7 +351,7 @@ fn render_lead(leads: bool, text: &mut String) {
     Family::gauge(text, "leno_control_leader", help).sample(&[], u8::from(leads));
 }
 
-/// The name of this replica: what it is told, else the host's, which in a pod is the pod's.
+/// The name of this replica: the configured one, else the host name, which in a pod is the pod's name.
 fn replica(cluster: &ClusterSettings) -> anyhow::Result<String> {
     if let Some(name) = &cluster.name {
         return Ok(name.clone());

@@ -1,4 +1,4 @@
-//! A control plane of one machine's files.
+//! The control plane with files of one machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::FileSettings;
 use crate::federation;
 use crate::refused::RefusedLog;
 
-/// The namespace whose documents are the operator's, as in a cluster where it is not chosen.
+/// The operator's namespace, with the default name of a cluster's.
 const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(

@@ -1,4 +1,4 @@
-//! The same in a cluster: the replica that leads moves the authority, and all follow the Secret.
+//! Rotation in a cluster: the leader changes the authority, and all replicas follow the Secret.
 //!
 //! ```text
 //!  the leader: request, issuer, all acknowledged ──► Secret ──► each replica ──► its proxies
@@ -22,7 +22,7 @@ use tokio::time::interval;
 use super::progress::PhaseProgress;
 use super::{Operator, RotationReport, SETTLE, TICK, held, locked};
 
-/// What a rotation in a cluster needs.
+/// The parts for rotation in a cluster.
 pub(crate) struct ClusterParts {
     pub(crate) store: AuthorityStore,
     pub(crate) replicas: Arc<Replicas>,
@@ -30,20 +30,21 @@ pub(crate) struct ClusterParts {
     pub(crate) leads: watch::Receiver<bool>,
     /// The name of this replica's pod.
     pub(crate) name: String,
-    /// Where the operator puts an issuer.
+    /// The directory in which the operator places an issuer.
     pub(crate) issuer: Option<PathBuf>,
-    /// How long workloads' certificates hold.
+    /// The lifetime of workloads' certificates.
     pub(crate) lifetime: Duration,
-    /// How long a phase lasts at least: kubelets take that long to put roots into pods, where starting proxies read them.
+    /// Shortest duration of a phase: kubelets need that long to update the roots in pods, where starting proxies read
+    /// them.
     pub(crate) phase_hold: Duration,
     /// When this process started.
     pub(crate) started: Instant,
 }
 
-/// Where the roots are written for those that verify the control plane.
+/// The reconcilers that publish the roots for verifying the control plane.
 #[derive(Clone)]
 pub(crate) struct PublishedRoots {
-    /// For proxies that start.
+    /// For starting proxies.
     pub(crate) roots: Arc<RootsReconciler>,
     /// For the API server, which calls the webhooks.
     pub(crate) hooks: Arc<WebhookReconciler>,
@@ -51,13 +52,13 @@ pub(crate) struct PublishedRoots {
     pub(crate) bundle: Arc<TrustBundleReconciler>,
 }
 
-/// Reported while `ca.pem` of the Secret is not what the state beside it says.
+/// Reported while `ca.pem` of the Secret differs from the state beside it.
 const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edited, which has no effect: authority.json \
                             beside them is what is signed with. Replace a root by `leno identity rotate-root`, or name an issuer \
                             by controller.issuerSecret; the next phase of a rotation writes both fields again";
 
 impl ClusterParts {
-    /// Moves the authority while this replica leads, until the process ends.
+    /// Changes the authority while this replica leads, until the process ends.
     pub(crate) async fn run(mut self, shown: Arc<RotationReport>) {
         let mut tick = interval(TICK);
         loop {
@@ -77,7 +78,7 @@ impl ClusterParts {
     async fn step(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         if self.store.stored().as_ref() != Some(trust.state()) {
-            // What was stored last is about to be observed and followed.
+            // The watch has not delivered the last stored state yet.
             return self.complete(shown).await;
         }
         let operator = Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime };
@@ -98,7 +99,7 @@ impl ClusterParts {
         }
     }
 
-    /// What keeps the phase from ending beside the proxies of this replica.
+    /// What keeps the phase from ending, besides the proxies of this replica.
     fn waits(&self, shown: &RotationReport, state: &AuthorityState) -> Vec<String> {
         if state.phase == RotationPhase::Stable {
             return Vec::new();
@@ -125,7 +126,7 @@ impl ClusterParts {
         waits
     }
 
-    /// A Secret that an earlier release has made has no state: it is stored before anything moves.
+    /// A Secret of an earlier release has no state, so one is stored before anything changes.
     async fn complete(&self, shown: &RotationReport) -> anyhow::Result<()> {
         let trust = shown.authority.trust();
         let Some(stored) = self.store.stored() else { return Ok(()) };
@@ -141,13 +142,13 @@ impl ClusterParts {
     }
 }
 
-/// What a replica serves in a phase, so that no other phase is taken for it.
+/// Identifies the bundle that a replica serves in a phase, so that phases are not confused.
 fn serves(state: &PlaneState, phase: RotationPhase) -> String {
     let wanted = state.wanted_trust().unwrap_or_default();
     format!("{} {} {}", phase.as_str(), wanted.bundle, wanted.issuer)
 }
 
-/// What a replica says of its proxies while a rotation is under way, as the value of its pod's annotation.
+/// The report of a replica about its proxies during a rotation, as the value of its pod's annotation.
 pub(crate) fn trust_annotation(
     authority: &Authority,
     state: &PlaneState,

@@ -1,4 +1,4 @@
-//! How many proxies have acknowledged what a phase of a rotation is about.
+//! Counts the proxies that have acknowledged a phase of a rotation.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use leno_identity::RotationPhase;
 use leno_identity::report::{MAX_NAMED, ProxiesReport, WaitingProxy};
 use leno_serve::{PlaneState, ProxyTrust, TrustInUse};
 
-/// The proxies in one phase.
+/// The progress of the proxies in one phase.
 pub(super) struct PhaseProgress {
     pub(super) connected: usize,
-    /// Proxies that use all that they should.
+    /// The number of proxies that are up to date.
     pub(super) current: usize,
     bundles: BTreeMap<String, usize>,
-    /// Proxies for whose sake the phase does not end.
+    /// The proxies that keep the phase from ending.
     pub(super) waiting: Vec<ProxyTrust>,
 }
 
@@ -52,8 +52,8 @@ impl PhaseProgress {
     }
 }
 
-/// Whether the phase may end as far as this proxy is concerned. While a root is added, certificates of the key that
-/// signs are no matter: it has signed all along.
+/// Whether the phase may end as far as this proxy is concerned. While a root is being added, the key that has signed
+/// the proxy's certificate does not matter, because it does not change.
 fn acknowledges(proxy: &ProxyTrust, wanted: &TrustInUse, phase: RotationPhase) -> bool {
     proxy.in_use.as_ref().is_some_and(|in_use| {
         in_use.bundle == wanted.bundle
