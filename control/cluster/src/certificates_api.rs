@@ -1,4 +1,4 @@
-//! The kinds of Kubernetes' certificates API for pods, which API servers serve by default from Kubernetes 1.37 on.
+//! //! The kinds for pods in Kubernetes' certificates API. API servers serve them by default from Kubernetes 1.37 on.
 
 use std::time::Duration;
 
@@ -6,26 +6,27 @@ use leno_kube::api::{ApiResource, GroupVersionKind};
 use leno_kube::{Client, Error, is_status};
 use tokio::time::sleep;
 
-/// The signer: the right to sign for it is the right to issue certificates, and the right to attest for it is the right to
-/// publish roots.
+/// /// The signer's name. Whoever has the right to sign for it may issue certificates, and whoever has the right to
+/// attest for it may publish roots.
 pub(crate) const SIGNER: &str = "leno.dev/identity";
 
 const GROUP: &str = "certificates.k8s.io";
-/// Pause before the API server is asked again whether it serves a kind: it does after it was started with other flags.
+/// /// The pause before the API server is asked again whether it serves a kind. It begins to when it is restarted with
+/// other flags.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// A kind.
 pub(crate) struct CertificatesKind {
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
-    /// The versions that have what is needed, the newest first.
+    /// /// The versions that have the fields that are needed, the newest first.
     pub(crate) versions: &'static [&'static str],
-    /// How an API server comes to serve it.
+    /// /// What an operator does so that the API server serves the kind.
     pub(crate) remedy: &'static str,
 }
 
 impl CertificatesKind {
-    /// The kind in the newest version that is served; `None` if it is in none.
+    /// /// The kind in the newest version that the API server serves; `None` if it serves none.
     pub(crate) async fn served(&self, client: &Client) -> Result<Option<ApiResource>, Error> {
         for version in self.versions {
             match client.list_api_group_resources(&format!("{GROUP}/{version}")).await {
@@ -41,7 +42,7 @@ impl CertificatesKind {
         Ok(None)
     }
 
-    /// Waits until it is served. `unserved` is called each time that it is known not to be.
+    /// /// Waits until the API server serves the kind. Calls `unserved` each time it turns out that it does not.
     pub(crate) async fn wait(&self, client: &Client, unserved: impl Fn()) -> ApiResource {
         let mut logged = String::new();
         loop {

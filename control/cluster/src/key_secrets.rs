@@ -1,5 +1,5 @@
-//! Secrets with keys of tokens, each of which a policy of its namespace names. The control plane has no right to read any: a
-//! Role of that namespace grants it, for this Secret alone.
+//! //! Secrets with keys of tokens, each named by a policy of the same namespace. By default the control plane may read
+//! none of them: a Role in the namespace grants it the right, for this one Secret.
 //!
 //! ```text
 //!  policies ──► note ──► a watch of each Secret ──► its keys ──► changes, before the first policies and whenever they change
@@ -21,19 +21,20 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// Most Secrets that are followed: each is a watch.
+/// /// Most Secrets that are followed: each needs a watch.
 const MAX_SECRETS: usize = 256;
-/// Most of one namespace, so that no tenant takes the places of others.
+/// /// Most Secrets of one namespace, so that no tenant uses up the places of others.
 const MAX_OF_NAMESPACE: usize = 32;
-/// How long the first policies wait for the Secrets that they name: proxies have the keys of the last run, and must not be without any
-/// for a moment.
+/// /// How long the first policies wait for the Secrets that they name. Proxies still have the keys of the control
+/// plane's last run, and must not lose them even for a moment.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// The longest wait before a Secret is asked for again: each that may not be read is a request that is refused.
+/// /// The longest wait before a Secret is requested again. Each Secret that the control plane may not read costs a
+/// refused request each time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// For how long a Secret may be refused that was read before, until its keys end. An API server that starts may refuse what
-/// it permits.
+/// /// For how long the keys of a Secret that was read before stay valid once the API server refuses to show it. An API
+/// server that is starting may refuse what it permits otherwise.
 const REFUSED: Duration = Duration::from_mins(1);
-/// Most answers that wait to be taken.
+/// /// Most answers of watches that wait in the channel.
 const ANSWERS: usize = 64;
 
 /// Follows the Secrets that policies name.
@@ -49,9 +50,9 @@ pub struct KeySecrets {
 struct FollowedSecret {
     task: AbortHandle,
     state: SecretState,
-    /// Since when it is refused.
+    /// /// Since when the API server refuses to show it.
     refused: Option<Instant>,
-    /// Whether its keys were passed on, and count.
+    /// /// Whether its keys were passed on, and are valid.
     is_held: bool,
 }
 
@@ -59,9 +60,9 @@ struct FollowedSecret {
 enum SecretState {
     /// The API server has not answered yet.
     Unknown,
-    /// It is followed, whether there is one or not.
+    /// /// The API server answers, whether the Secret exists or not.
     Followed,
-    /// It cannot be read.
+    /// /// The Secret cannot be read.
     Unread,
 }
 
@@ -77,32 +78,33 @@ struct SecretAnswer {
     found: SecretEvent,
 }
 
-/// What a watch has found.
+/// /// What a watch found.
 enum SecretEvent {
     /// The Secret, without anything but keys, or that there is none.
     Change(Box<ObjectChange>),
-    /// The same as before.
+    /// /// Nothing changed.
     Same,
-    /// It cannot be read; whether for want of a right.
+    /// /// The Secret cannot be read; `is_refused` is true if the control plane has no right to.
     Failure { is_refused: bool },
 }
 
 impl KeySecrets {
-    /// Follows none yet.
+    /// /// Follows no Secret yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         let (policies, followed) = (BTreeMap::new(), BTreeMap::new());
         Self { client, policies, followed, counts: Arc::default(), answers: mpsc::channel(ANSWERS) }
     }
 
-    /// What appends the metrics.
+    /// /// Returns a function that appends the metrics.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move |text| counts.render(text)
     }
 
-    /// Follows the Secrets that the policies among these changes name, and no longer those that none names any more. The keys
-    /// of those do not count from here on: what is returned belongs to the changes.
+    /// /// Follows the Secrets that the policies among these changes name, and stops following those that no policy
+    /// names any more. The keys of the latter are no longer valid: the returned changes remove them, and must be
+    /// applied together with `changes`.
     #[must_use]
     pub fn note(&mut self, changes: &[ObjectChange]) -> Vec<ObjectChange> {
         let mut differs = false;
@@ -125,7 +127,8 @@ impl KeySecrets {
         if differs { self.follow() } else { Vec::new() }
     }
 
-    /// Waits until the API server has answered for each Secret, [`FIRST_ANSWER`] at most; those that are there.
+    /// /// Waits until the API server has answered for each Secret, for [`FIRST_ANSWER`] at most. Returns the Secrets
+    /// that exist.
     pub async fn first(&mut self) -> Vec<ObjectChange> {
         let latest = Instant::now() + FIRST_ANSWER;
         let mut changes = Vec::new();
@@ -139,10 +142,10 @@ impl KeySecrets {
         changes
     }
 
-    /// Waits until a Secret is another one. Cancelling it loses nothing.
+    /// /// Waits until a Secret changes. Cancel safe.
     pub async fn changed(&mut self) -> Vec<ObjectChange> {
         loop {
-            // One sender is here, so that there is always a next one.
+            // // `self` holds a sender, so that the channel never closes.
             let Some(answer) = self.answers.1.recv().await else { continue };
             if let Some(change) = self.take(answer) {
                 return vec![change];
@@ -151,12 +154,12 @@ impl KeySecrets {
     }
 
     fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<ObjectChange> {
-        // One that no policy names any more may still be on its way.
+        // // The answer may be of a Secret that no policy names any more.
         let one = self.followed.get_mut(&secret)?;
         let change = match found {
             SecretEvent::Failure { is_refused } => {
                 one.state = SecretState::Unread;
-                // Where the API server does not answer, the last keys count.
+                // // If the API server does not answer at all, the last keys stay valid.
                 one.refused = is_refused.then(|| one.refused.unwrap_or_else(Instant::now));
                 let has_ended = one.refused.is_some_and(|since| since.elapsed() >= REFUSED);
                 has_ended.then_some(ObjectChange::Delete(secret))
@@ -169,7 +172,7 @@ impl KeySecrets {
                 }
             }
         };
-        // Keys end once, however often that is found out.
+        // // The end of its keys is reported once.
         let was_held = one.is_held;
         let change = change.filter(|change| was_held || matches!(change, ObjectChange::Upsert(_)));
         if let Some(change) = &change {
@@ -179,7 +182,8 @@ impl KeySecrets {
         change
     }
 
-    /// Follows exactly the Secrets that policies name, as far as there are places. The ends of the keys of others.
+    /// /// Follows exactly the Secrets that policies name, as far as there are places. Returns the changes that remove
+    /// the keys of other Secrets.
     fn follow(&mut self) -> Vec<ObjectChange> {
         let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
         let wanted = with_places(&named);
@@ -236,7 +240,7 @@ impl Counts {
     }
 }
 
-/// Those that have places: the first of each namespace before the second of any.
+/// /// The Secrets that get places: the first of each namespace before the second of any.
 fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(usize, &ObjectKey)> = Vec::new();
@@ -257,7 +261,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
         WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::named(&secret.name) };
     let mut reports = watch(secrets, selection).boxed();
     let mut said = String::new();
-    // Whether the list under way has it.
+    // // Whether the list being read contains the Secret.
     let mut is_listed = false;
     while let Some(report) = reports.next().await {
         let found = match report {
@@ -286,7 +290,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
     }
 }
 
-/// Says once why a Secret cannot be read.
+/// /// Logs once why a Secret cannot be read.
 fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> SecretEvent {
     let text = error.to_string();
     if text != *said {
@@ -331,7 +335,7 @@ mod tests {
         (0..count).map(|number| format!("k{number}")).collect()
     }
 
-    /// Without an API server.
+    /// /// With a client that reaches no API server.
     fn key_secrets() -> KeySecrets {
         KeySecrets::new(leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap())
     }
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(secrets.note(&[policy("shop", "p", &[])]), [], "that one was not read");
     }
 
-    /// Has a policy name one Secret, which no watch answers for.
+    /// /// Has a policy name one Secret, for which no watch answers.
     fn follow_one(secrets: &mut KeySecrets) -> ObjectKey {
         assert_eq!(secrets.note(&[policy("shop", "p", &names(1))]), []);
         let (secret, one) = secrets.followed.first_key_value().unwrap();

@@ -1,31 +1,29 @@
-//! What the control plane keeps in a Kubernetes cluster, and asks of it, beside the objects that it
-//! follows.
+//! //! What the control plane keeps in a Kubernetes cluster and reads from it, beside the objects that it follows.
 //!
 //! ```text
-//!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the one that leads
-//!  Secrets      -> key_secrets  keys of tokens, where a Role lets it read them
-//!  its own pod, ConfigMap  -> replicas  what others say of their proxies, and what an operator asks for
-//!  TokenReview  <- tokens      whose token a proxy shows, and on which node the pods of a node proxy run
-//!  routes and policies  <- statuses  their status, by the replica that leads
-//!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
-//!  Secrets      <- kept        fetched keys and trust bundles, for replicas that start, by it
-//!  ClusterTrustBundle <- trust_bundle  the mesh's roots, for pods that mount them, by it
-//!  PodCertificateRequests <- pod_certificates  certificates that kubelets request for pods, by it
-//!  webhooks     <- webhooks    what the API server checks the control plane by, by it
-//!  Deployments, Services, ServiceAccounts, Gateways  <- waypoints  the pods of waypoints, by it
-//!  XMesh        <- xmesh       what the mesh says of itself, by it
-//!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
-//!  a removal    <- removal     taken back, step by step, if the mesh was installed again, by it
+//!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the leader
+//!  Secrets      -> key_secrets  keys of tokens, where a Role permits it
+//!  its own pod, ConfigMap  -> replicas  what other replicas report about their proxies, and an operator's requests
+//!  TokenReview  <- tokens      who owns the token that a proxy shows, and on which node a node proxy runs
+//!  routes and policies  <- statuses  their status; written by the leader, as all that follows up to `xmesh`
+//!  ConfigMaps   <- roots       the roots by which proxies verify the control plane, in every namespace
+//!  Secrets      <- kept        fetched keys and trust bundles, for replicas that start
+//!  ClusterTrustBundle <- trust_bundle  the mesh's roots, for pods that mount them
+//!  PodCertificateRequests <- pod_certificates  certificates that kubelets request for pods
+//!  webhooks     <- webhooks    the roots by which the API server verifies the control plane
+//!  Deployments, Services, ServiceAccounts, Gateways  <- waypoints  the pods of waypoints
+//!  XMesh        <- xmesh       the features of the mesh
+//!  its own pod  <- replica     whether it follows all kinds (kinds), and whether its proxies enforce all policies (unenforced); by each replica
+//!  a removal    <- removal     cancelled step by step if the mesh was installed again; by the leader
 //! ```
 //!
-//! The replicas share nothing but the API server, and what one of them does twice or too late is
-//! refused by it: a Secret is created once, and a Lease or a status is replaced only in the version
-//! that was read.
+//! //! The replicas share only the API server. It refuses what one of them does twice or too late: a Secret is created
+//! once, and a Lease or a status is replaced only in the version that was read.
 //!
-//! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
+//! //! This crate does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`), how the API server is reached (`leno-kube`) or how proxies are served (`leno-serve`).
 //!
-//! All that is kept runs as a `Reconciler` (`reconcile`).
+//! //! Everything that this crate writes repeatedly runs as a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
 //! [`XMeshReconciler`], [`RemovalReconciler`], [`FetchedReconciler`], [`PodCertificateSigner`].

@@ -1,4 +1,4 @@
-//! Certificates of pods that their kubelets request for them (`PodCertificateRequest`, KEP-4317), signed while this replica
+//! //! Signs certificates that kubelets request for their pods (`PodCertificateRequest`, KEP-4317), while this replica
 //! leads.
 //!
 //! ```text
@@ -6,12 +6,12 @@
 //!                 ▲                        │ they differ ──────────────────────► status: Denied
 //!                 └───── later ────────────┴ the API server does not respond
 //! ```
-//! The API server has verified that the key of a request has signed it, and by its admission that a kubelet requests only for
-//! pods of its own node. The signer reads the objects all the same, so that neither an old request nor one of another client
-//! gets the identity of a pod that does not exist in this form.
+//! //! The API server has verified that a request is signed with its own key, and its admission ensures that a kubelet
+//! requests only for pods of its own node. The signer reads the objects nevertheless, so that neither an old request
+//! nor one of another client gets the identity of a pod that does not exist as requested.
 //!
-//! An answer is final: a kubelet does not repeat a request that was denied. So only what can never become right is denied, and
-//! everything else is tried again until Kubernetes removes the request, a quarter of an hour after its creation.
+//! //! A denial is final: a kubelet does not repeat a denied request. So the signer denies only what can never become
+//! valid. It tries everything else again until Kubernetes removes the request, a quarter of an hour after its creation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +46,8 @@ mod request;
 use queue::{MAX_WAITING, RequestQueue};
 use request::{Denial, PendingRequest, UNTIL_ENFORCED, read};
 
-/// The ValidatingAdmissionPolicy, and its binding, that permit kubelets alone to request certificates of this signer.
+/// /// The name of the ValidatingAdmissionPolicy and of its binding, which permit only kubelets to request certificates
+/// of this signer.
 const GUARD: &str = "leno-pod-certificates-v2";
 const KIND: CertificatesKind = CertificatesKind {
     kind: "PodCertificateRequest",
@@ -54,28 +55,28 @@ const KIND: CertificatesKind = CertificatesKind {
     versions: &["v1", "v1beta1"],
     remedy: "it does by default from Kubernetes 1.37 on, and from 1.35 on by its flags --feature-gates and --runtime-config",
 };
-/// Requests that are signed at once: each takes three small reads and a write.
+/// /// Requests that are processed at once: each takes three small reads and a write.
 const AT_ONCE: usize = 16;
 /// Most requests of one round.
 const A_ROUND: usize = 128;
-/// Objects in one page of a list: the annotations of a request may have 256 KiB.
+/// /// Objects in one page of a list: the annotations of one request may have 256 KiB.
 const PAGE: u32 = 50;
-/// Longest wait for all answers of the API server to one request.
+/// /// Longest wait for all answers of the API server about one request.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// How long the admission policy is waited for that is installed together with the control plane.
+/// /// How long to wait for the admission policy, which is installed together with the control plane.
 const INSTALLED: Duration = Duration::from_secs(30);
-/// Pause between two looks for it.
+/// /// The pause between two looks for the policy.
 const LOOK: Duration = Duration::from_secs(1);
-/// The age from which on an admission policy is enforced, in seconds, even if the clocks differ.
+/// /// From this age in seconds on, an admission policy is certainly enforced, even if clocks differ.
 const SURELY_ENFORCED_S: i64 = 60;
-/// When a kubelet renews a certificate, as a share of its remaining life: when proxies renew theirs.
+/// /// When a kubelet renews a certificate, as a share of its remaining life. Proxies renew theirs at the same point.
 const RENEW_AT: f64 = 0.7;
 
 /// Signs the certificates that kubelets request for pods.
 pub struct PodCertificateSigner {
     client: Client,
     authority: Arc<Authority>,
-    /// Of certificates, from now on.
+    /// /// The lifetime of certificates that are signed from now on.
     lifetime: Duration,
     is_wanted: bool,
     issued: AtomicU64,
@@ -84,7 +85,7 @@ pub struct PodCertificateSigner {
     keyless: AtomicU64,
     waiting: AtomicU64,
     left_out: AtomicU64,
-    /// 1 where the policy was there when it was looked for last.
+    /// /// 1 if the admission policy existed at the last look.
     guarded: AtomicU64,
 }
 
@@ -92,13 +93,13 @@ pub struct PodCertificateSigner {
 enum Outcome {
     Issued,
     Denied,
-    /// The request does not exist any more, or has an answer.
+    /// /// The request does not exist any more, or already has an answer.
     Gone,
-    /// To be tried again.
+    /// /// It will be tried again.
     Failed,
 }
 
-/// Why a request has no certificate.
+/// /// Why a request gets no certificate.
 enum Refusal {
     Denied(Denial),
     Failed(String),
@@ -117,11 +118,11 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
-    /// Whether pods may be given the volume of such a certificate: the API server serves its kinds, and permits kubelets alone
-    /// to request. Right after an installation this takes some seconds.
+    /// /// Whether pods may use a volume with such a certificate: the API server must serve the kinds, and permit only
+    /// kubelets to request certificates. Right after an installation this takes some seconds.
     ///
     /// # Errors
-    /// The API server does not respond, or does not permit to read the admission policy.
+    /// /// If the API server does not respond, or does not permit reading the admission policy.
     pub async fn is_ready(client: &Client) -> Result<bool, Error> {
         let is_served = KIND.served(client).await?.is_some()
             && trust_bundle::KIND.served(client).await?.is_some();
@@ -144,7 +145,7 @@ impl PodCertificateSigner {
         }
     }
 
-    /// Signs by this authority, if it is wanted at all.
+    /// /// Signs with this authority, if signing is enabled at all.
     #[must_use]
     pub fn new(
         client: Client,
@@ -168,7 +169,7 @@ impl PodCertificateSigner {
         }
     }
 
-    /// Watches, and signs while `leads` says so, until its sender ends.
+    /// /// Watches requests, and signs while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         if !self.is_wanted {
             return;
@@ -182,7 +183,7 @@ impl PodCertificateSigner {
         .await;
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// /// Appends the counters and gauges, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Answers to PodCertificateRequests, by result; failed ones are tried again, and those of kubelets that are \
                     too old have no key and no answer.";
@@ -222,7 +223,7 @@ impl PodCertificateSigner {
                     log(request, issued.err());
                     Ok(outcome)
                 }
-                // Another version of it exists, or none: the watch reports it.
+                // // Its version is another one now, or it is gone: the watch reports it.
                 Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Outcome::Gone),
                 Err(error) => Err(error.to_string()),
             }
@@ -269,7 +270,7 @@ impl PodCertificateSigner {
             }
             error => Refusal::Failed(error.to_string()),
         })?;
-        // What is wrong in itself is denied nonetheless.
+        // // A request that is invalid in itself is denied nevertheless.
         if !request.is_after(guarded) {
             let reason = format!(
                 "the request is from before ValidatingAdmissionPolicy {GUARD}: its kubelet repeats it once Kubernetes has \
@@ -296,7 +297,7 @@ impl PodCertificateSigner {
     ) -> Result<(), Error> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &request.key.namespace, resource);
-        // Of this object in this version alone: another replica may have answered it.
+        // // Applies only to this object in this version: another replica may have answered it meanwhile.
         let metadata = json!({"uid": request.uid, "resourceVersion": request.version});
         let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         api.patch_status(&request.key.name, &PatchParams::default(), &patch).await.map(drop)
@@ -308,7 +309,7 @@ struct Observed<'a> {
     resource: &'a ApiResource,
     api: Api<DynamicObject>,
     queue: RequestQueue,
-    /// Why nothing is signed, as logged last.
+    /// /// The last logged reason why nothing is signed.
     unguarded: String,
 }
 
@@ -320,7 +321,7 @@ impl Observed<'_> {
     fn take(&mut self, object: DynamicObject) {
         match read(object) {
             (key, Some(request)) if !request.spec.has_key() => {
-                // What it asks for cannot change, and a denial would hold for good.
+                // // Its spec cannot change, and a denial would be final.
                 self.queue.remove(&key);
                 self.own.keyless.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
@@ -336,7 +337,7 @@ impl Observed<'_> {
         }
     }
 
-    /// Fills the queue with requests that found no room before.
+    /// /// Fills the queue with requests that found no room earlier.
     async fn list_again(&mut self) -> Result<(), Error> {
         self.queue.clear();
         let mut page = ListParams::default().fields(&Self::selector()).limit(PAGE);
@@ -356,7 +357,7 @@ impl Observed<'_> {
         }
     }
 
-    /// Since when only kubelets request; `None` while that is not so, or not known.
+    /// /// Since when only kubelets can request certificates; `None` if others can too, or if that is not known.
     async fn guard(&mut self) -> Option<Timestamp> {
         let failure = match timeout(ANSWERS, guarded_since(&self.own.client)).await {
             Ok(Ok(Some(since))) => {
@@ -392,7 +393,8 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = WatchReport<DynamicObject>;
 
-    /// A round takes as long as its requests: no kubelet waits a second for the next one.
+    /// /// A round takes as long as its requests do. With this pause no kubelet waits more than a second for the next
+    /// round.
     const PAUSE: Duration = Duration::from_millis(50);
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
@@ -465,15 +467,15 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Drop for Observed<'_> {
-    /// This replica does not lead any more.
+    /// /// Runs when this replica stops leading.
     fn drop(&mut self) {
         self.queue.clear();
         self.show();
     }
 }
 
-/// Since when the API server refuses requests of clients that are no kubelets; `None` if it does not. A request does not
-/// name its author, so that nothing is signed without this policy, and nothing that is older.
+/// /// Since when the API server refuses requests of clients that are not kubelets; `None` if it does not refuse them.
+/// A request does not name its author. So nothing is signed without this policy, and no request that is older than it.
 async fn guarded_since(client: &Client) -> Result<Option<Timestamp>, Error> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
@@ -504,11 +506,11 @@ fn log(request: &PendingRequest, refusal: Option<Refusal>) {
     }
 }
 
-/// The status with a certificate. Its chain goes up to the root, which is left out.
+/// /// The status with a certificate. The chain leaves out the root.
 fn issued_status(issued: &IssuedCertificate, now: SystemTime) -> Value {
     let chain: String = issued.chain_der.iter().map(|one| pem(one)).collect();
     let left = issued.not_after.duration_since(now).unwrap_or_default();
-    // The API server wants ten minutes between it and both ends.
+    // // The API server requires at least ten minutes between the time of renewal and both ends of the validity.
     let margin = Duration::from_mins(10);
     let earliest = issued.not_before + margin;
     let latest = (issued.not_after - margin).max(earliest);
@@ -531,7 +533,7 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
         "lastTransitionTime": time(SystemTime::now())})
 }
 
-/// A time in whole seconds, as Kubernetes writes it.
+/// /// A time in whole seconds, in the format of Kubernetes.
 fn time(time: SystemTime) -> Value {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -564,7 +566,7 @@ mod tests {
         let hour = 60 * minute;
         assert_eq!(refresh(2 * minute, 24 * hour), 120 + 60_480);
         assert_eq!(refresh(2 * minute, 58 * minute), 120 + 2436);
-        // A revocation has made it begin now.
+        // // After a revocation, the certificate's validity begins now.
         assert_eq!(refresh(Duration::ZERO, hour), 2520);
     }
 }

@@ -1,8 +1,8 @@
-//! What a replica says of itself: conditions of its own pod, and annotations for the leader.
+//! //! What a replica reports: conditions of its own pod, and annotations for the leader.
 //!
-//! The conditions are how a user who may read pods learns of it, and what `leno check` reads. They are conditions of each pod, not
-//! of one object for all replicas: rights are shared, but a replica that started later knows less, and each has proxies
-//! of its own.
+//! //! The conditions inform users who may read pods, and `leno check` reads them. Each pod has its own, rather than
+//! one object for all replicas: rights are the same for all replicas, but one that started later knows less, and each
+//! has proxies of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use tokio::time::{interval, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, run};
 
-/// How often it is looked at what to say: that may depend on how long something lasts.
+/// /// How often the report is computed again: it may depend on how long something has lasted.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the API server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Longest message, in characters: a status is read as a whole.
+/// /// Longest message, in characters, because clients read a status as a whole.
 pub(crate) const MAX_MESSAGE: usize = 4_096;
 
-/// What a condition should say.
+/// /// A condition as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaPodCondition {
     /// Its type.
@@ -40,7 +40,7 @@ pub struct ReplicaPodCondition {
 }
 
 impl ReplicaPodCondition {
-    /// True if there is no message, and the first reason then; else false.
+    /// /// True if there is no message, with the first reason; otherwise false, with the second.
     pub(crate) fn new(
         kind: &'static str,
         (good, bad): (&'static str, &'static str),
@@ -51,19 +51,20 @@ impl ReplicaPodCondition {
     }
 }
 
-/// What a pod should say of its replica.
+/// /// What the pod should report about its replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
-    /// The conditions that are known.
+    /// /// The conditions that are known now.
     pub conditions: Vec<ReplicaPodCondition>,
-    /// Annotations by name; the pod should not have those without a value.
+    /// /// Annotations by name. Those without a value should not exist.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// Returns what is known now.
+/// /// Returns the current report.
 pub type ReportSource = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
 
-/// Keeps the conditions and the annotation of one pod. Outside of a cluster there is no such pod, and nothing to do.
+/// /// Keeps the conditions and annotations of one pod up to date. Outside of a cluster there is no such pod, and
+/// nothing to do.
 pub struct ReplicaReporter {
     pods: Api<Pod>,
     pod: String,
@@ -71,29 +72,29 @@ pub struct ReplicaReporter {
     failed: AtomicU64,
 }
 
-/// What the pod says.
+/// /// What the pod reports now.
 #[derive(Clone, Debug, Default)]
 struct ReportedConditions {
-    /// Its conditions, by type.
+    /// /// The conditions, by type.
     conditions: BTreeMap<String, ReplicaCondition>,
     annotations: BTreeMap<String, String>,
 }
 
-/// What is to be written.
+/// /// What has to be written.
 #[derive(Debug, Default)]
 struct PodStatusPatch {
     conditions: Vec<(&'static str, ReplicaCondition)>,
-    /// The annotations that are to be others.
+    /// /// The annotations that have to change.
     annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// A condition as the pod has it.
+/// /// A condition as the pod has it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReplicaCondition {
     status: String,
     reason: String,
     message: String,
-    /// When its status became what it is.
+    /// /// When its status last changed.
     since: Option<Time>,
 }
 
@@ -112,20 +113,20 @@ impl ReplicaReporter {
         Self { pods: Api::namespaced(client, namespace), pod: pod.to_owned(), written, failed }
     }
 
-    /// Watches the pod, and writes whenever it says something else than it should, until the process ends.
+    /// /// Watches the pod, and writes whenever its report differs from what it should be. Ends with the process.
     pub async fn run(&self, reports: ReportSource) {
         let (wanted, pod) = (ReplicaReport::default(), Reflection::default());
         run(Observed { own: self, reports, wanted, pod }).await;
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that the condition of the replica's pod was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("condition_writes_total", help), &results);
     }
 
-    /// Whether all was written, or has no pod.
+    /// /// Returns whether all was written, or the pod does not exist.
     async fn write(&self, due: &PodStatusPatch) -> bool {
         let condition = |(kind, written): &(&str, ReplicaCondition)| -> Value {
             let ReplicaCondition { status, reason, message, since } = written;
@@ -133,7 +134,8 @@ impl ReplicaReporter {
                 "lastTransitionTime": since})
         };
         let conditions: Vec<Value> = due.conditions.iter().map(condition).collect();
-        // A strategic merge: conditions of other types stay. The subresource also has the annotations of a pod.
+        // // A strategic merge patch keeps conditions of other types. The status subresource also accepts annotations
+        // of a pod.
         let mut patch = json!({"status": {"conditions": conditions}});
         if !due.annotations.is_empty() {
             patch["metadata"] = json!({"annotations": due.annotations});
@@ -165,12 +167,12 @@ impl ReplicaReporter {
     }
 }
 
-/// What is to be said, and what the pod says.
+/// /// The report as it should be, and as the pod has it.
 struct Observed<'a> {
     own: &'a ReplicaReporter,
     reports: ReportSource,
     wanted: ReplicaReport,
-    /// What the pod says, if there is a pod.
+    /// /// The pod's report, if the pod exists.
     pod: Reflection<(), ReportedConditions>,
 }
 
@@ -217,7 +219,7 @@ impl PodStatusPatch {
 impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
-    /// The reason of a failure may change with every attempt.
+    /// /// The reason of a failure may change with every attempt, so writes are rarer than by default.
     const PAUSE: Duration = Duration::from_secs(10);
     const RETRY: Duration = Duration::from_secs(10);
 

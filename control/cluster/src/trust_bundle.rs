@@ -1,4 +1,5 @@
-//! The mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), which pods mount without Leno, kept while this replica leads.
+//! //! Publishes the mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), which pods can mount without Leno, while
+//! this replica leads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,38 +31,39 @@ pub(crate) const KIND: CertificatesKind = CertificatesKind {
     versions: &["v1", "v1beta1"],
     remedy: "it does by default from Kubernetes 1.37 on, and before by its flags --feature-gates and --runtime-config",
 };
-/// Whose its fields are, for the API server.
+/// /// The field manager of its fields.
 const FIELD_MANAGER: &str = "leno-controller";
-/// The `ClusterRole` with the rights to the object, which owns it: with it the API server's garbage collection removes the
-/// object.
+/// /// The `ClusterRole` that grants the rights to the object. It is the object's owner, so that the API server's
+/// garbage collection removes the object together with it.
 const OWNER: &str = "leno-trust-bundle";
 /// Longest wait for all answers of the API server in one round.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// Keeps the trust bundle of an authority in a `ClusterTrustBundle`, or removes that where it is not wanted any more.
+/// /// Publishes the trust bundle of an authority in a `ClusterTrustBundle`, or removes the object if it is not wanted
+/// any more.
 pub struct TrustBundleReconciler {
     client: Client,
     authority: Arc<Authority>,
     is_wanted: bool,
-    /// What is known of the object.
+    /// /// What this replica knows about the object.
     published: Mutex<Published>,
     written: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What this replica knows of the object.
+/// /// What a replica knows about the object.
 #[derive(Debug, PartialEq, Eq)]
 enum Published {
-    /// Nothing yet, or nothing any more: another replica may lead.
+    /// /// Nothing: it has not read the object yet, or does not lead any more.
     Unknown,
-    /// The API server does not serve the kind, so that no pod mounts it.
+    /// /// The API server does not serve the kind, so no pod mounts it.
     Unserved,
-    /// This replica leads, and the object had these roots when it was seen last.
+    /// /// This replica leads, and the object had these roots when it was last read.
     Roots(Option<String>),
 }
 
 impl TrustBundleReconciler {
-    /// Of the roots that this authority has at the time.
+    /// /// For the roots that the authority has at each moment.
     #[must_use]
     pub fn new(client: Client, authority: Arc<Authority>, is_wanted: bool) -> Self {
         let published = Mutex::new(Published::Unknown);
@@ -69,7 +71,7 @@ impl TrustBundleReconciler {
         Self { client, authority, is_wanted, published, written, failed }
     }
 
-    /// Whether pods that mount it get the roots that the authority has now. False while that is not known.
+    /// /// Whether pods that mount the object get the authority's current roots. False if that is not known.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &*self.published() {
@@ -80,7 +82,7 @@ impl TrustBundleReconciler {
         }
     }
 
-    /// Watches, and writes while `leads` says so, until its sender ends.
+    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, mut leads: watch::Receiver<bool>) {
         if !self.is_wanted {
             if leads.wait_for(|leads| *leads).await.is_ok() {
@@ -98,8 +100,8 @@ impl TrustBundleReconciler {
         .await;
     }
 
-    /// Removes what an installation that wanted it has left. Where the right to it is gone, so is its owner, and the API
-    /// server removes it.
+    /// /// Removes the object that an earlier configuration has left. If the right to remove it is gone, so is its
+    /// owner, and the API server removes the object.
     async fn remove(&self) {
         let failure = match timeout(ANSWERS, self.delete()).await {
             Ok(Ok(())) => return,
@@ -133,7 +135,7 @@ impl TrustBundleReconciler {
         }
     }
 
-    /// Appends what was counted, as Prometheus text.
+    /// /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that the ClusterTrustBundle was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
@@ -145,11 +147,11 @@ impl TrustBundleReconciler {
     }
 
     fn published(&self) -> MutexGuard<'_, Published> {
-        // Replaced as a whole: what a panic left behind is still sound.
+        // // Ignores poisoning: the value is replaced as a whole.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the object should have: the roots that proxies trust, also those of another authority.
+    /// /// The content that the object should have: all roots that proxies trust, including those of another authority.
     fn wanted(&self) -> String {
         self.authority.trust().bundle_der().iter().map(|root| pem(root)).collect()
     }
@@ -159,13 +161,13 @@ struct Observed<'a> {
     own: &'a TrustBundleReconciler,
     resource: &'a ApiResource,
     api: Api<DynamicObject>,
-    /// The roots in the object.
+    /// /// The roots in the object, as last reported.
     found: Reflection<(), String>,
 }
 
 enum Observation {
     Object(Box<WatchReport<DynamicObject>>),
-    /// The authority has other roots.
+    /// /// The authority has changed its roots.
     Roots,
 }
 
@@ -184,7 +186,7 @@ impl Observed<'_> {
             },
             "spec": {"signerName": SIGNER, "trustBundle": roots},
         });
-        // Applied, it is made where there is none, by the right to this name alone.
+        // // Server-side apply creates the object if needed; a right to this name alone is sufficient.
         let applied = apply(&self.api, FIELD_MANAGER, TRUST_BUNDLE, &object).await;
         applied.map(drop).map_err(|error| error.to_string())
     }
@@ -248,7 +250,7 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Drop for Observed<'_> {
-    /// This replica does not lead any more.
+    /// /// Runs when this replica stops leading.
     fn drop(&mut self) {
         self.own.publish(Published::Unknown);
     }

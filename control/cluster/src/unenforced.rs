@@ -1,5 +1,6 @@
-//! What a replica says of proxies of earlier releases, which do not enforce all that holds for their workloads: to users
-//! by a condition of its pod, and to the leader, which writes the status of the policies, by an annotation of it.
+//! //! What a replica reports about proxies of earlier releases that do not enforce all policies of their workloads. A
+//! condition of its pod tells users. An annotation of its pod tells the leader, which writes the status of the
+//! policies.
 //!
 //! ```text
 //!  streams of a replica ──► annotation of its pod ──┐
@@ -20,23 +21,23 @@ use crate::replica::ReplicaPodCondition;
 pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
 /// The annotation of the replica's pod with the policies that are not enforced, by [`unenforced_annotation`].
 pub const UNENFORCED_ANNOTATION: &str = "leno.dev/unenforced-policies";
-/// Workloads that are named; the others are counted.
+/// /// How many workloads are named. Further ones are only counted.
 const NAMED: usize = 16;
-/// Longest annotation, in bytes: every client that reads pods reads it. About 150 policies have room; of further ones the
-/// status does not say it.
+/// /// Longest annotation, in bytes, because every client that reads pods receives it. It has room for about 150
+/// policies. Those beyond are missing from it, so their status does not mention older proxies.
 const MAX_ANNOTATION: usize = 16 << 10;
 
-/// What the annotation has of a policy.
+/// /// The annotation's entry for a policy.
 #[derive(Debug, Deserialize)]
 struct Entry {
     /// Workloads, as `namespace/name`.
     workloads: BTreeSet<String>,
-    /// How many others there are.
+    /// /// How many other workloads there are.
     #[serde(default)]
     others: usize,
 }
 
-/// Whether all connected proxies enforce the policies that they were sent, as [`POLICIES_CONDITION`].
+/// /// Whether all connected proxies enforce the policies that they were sent, as the condition [`POLICIES_CONDITION`].
 #[must_use]
 pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> ReplicaPodCondition {
     let mut lines: Vec<String> = unenforced.iter().take(NAMED).map(line).collect();
@@ -63,18 +64,18 @@ fn line(of: &UnenforcedPolicies) -> String {
     )
 }
 
-/// The value of [`UNENFORCED_ANNOTATION`]: a JSON object with an entry for each policy, `namespace/name`. `None` if all
-/// policies are enforced.
+/// /// The value of [`UNENFORCED_ANNOTATION`]: a JSON object with an entry for each policy, keyed by `namespace/name`.
+/// `None` if all policies are enforced.
 #[must_use]
 pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) -> Option<String> {
     let mut entries = serde_json::Map::new();
-    // The braces.
+    // // Counts the braces.
     let mut length = 2;
     for (policy, UnenforcingWorkloads { workloads, count }) in policies {
         let others = count - workloads.len();
         let workloads: Vec<String> = workloads.iter().map(ToString::to_string).collect();
         let entry = json!({"workloads": workloads, "others": others});
-        // With two quotation marks, a colon and a comma.
+        // // Adds two quotation marks, a colon and a comma.
         length += policy.len() + entry.to_string().len() + 4;
         if length > MAX_ANNOTATION {
             break;
@@ -84,8 +85,8 @@ pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) 
     (!entries.is_empty()).then(|| Value::Object(entries).to_string())
 }
 
-/// What the annotation of a replica's pod says, by policy. Nothing if the replica is of another release and writes it
-/// otherwise.
+/// /// The content of the annotation of a replica's pod, by policy. Empty if the replica belongs to another release
+/// with another format.
 pub(crate) fn older_proxies(pod: &Pod) -> BTreeMap<String, OlderProxies> {
     let annotations = pod.metadata.annotations.as_ref();
     let Some(text) = annotations.and_then(|all| all.get(UNENFORCED_ANNOTATION)) else {

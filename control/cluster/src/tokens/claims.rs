@@ -1,5 +1,5 @@
-//! What a token says of itself (RFC 7519), read before anybody is asked whether it is true: enough to
-//! refuse it with a clear word, and never to accept it.
+//! //! Reads the claims of a token (RFC 7519) before the API server is asked about it. They are enough to refuse a
+//! token with a clear message, and never enough to accept it.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// Largest token, in bytes; one of a service account takes about 1 KiB.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// Why a token need not be reviewed.
+/// /// Why a token is refused without a review.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidClaims {
     #[error("this is not a token of a service account")]
@@ -32,7 +32,7 @@ fn audiences(found: &[String]) -> String {
     }
 }
 
-/// The claims that matter.
+/// /// The claims that are needed.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(default)]
@@ -54,7 +54,7 @@ impl Default for Audience {
     }
 }
 
-/// Whether a token may be good for `wanted` now, and when it ends.
+/// /// Checks whether a token can be valid for the audience `wanted` now. Returns when it expires.
 pub(super) fn check(
     token: &str,
     wanted: &str,

@@ -1,4 +1,4 @@
-//! The objects that a Gateway of a waypoint becomes; pure.
+//! //! Computes the objects for the Gateway of a waypoint. Does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{CLASS_LABEL, WAYPOINT_CLASS};
 
-/// The label of the objects of a Gateway with its name (GEP-1762).
+/// /// The label that names the Gateway on its objects (GEP-1762).
 const NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
-/// How long a waypoint may take to end, in seconds: longer than its proxy waits for connections.
+/// /// How many seconds a waypoint may take to end: longer than its proxy waits for connections to finish.
 const GRACE_S: u32 = 45;
 
 /// The objects of one Gateway.
@@ -23,7 +23,7 @@ pub(super) struct WaypointPlan {
 }
 
 impl WaypointPlan {
-    /// All of it, to be compared.
+    /// /// All objects as text, to compare plans.
     pub(super) fn text(&self) -> String {
         format!("{}{}{}{}", self.uid, self.account, self.service, self.deployment)
     }
@@ -40,7 +40,7 @@ fn refused(reason: &'static str, message: impl Into<String>) -> WaypointRefusal 
     WaypointRefusal { reason, message: message.into() }
 }
 
-/// What a Gateway asks for. `pod`: the spec of its pods, without the service account.
+/// /// The objects that a Gateway needs. `pod` is the spec of its pods, without the service account.
 pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan, WaypointRefusal> {
     let spec = &gateway.data["spec"];
     let name = gateway.metadata.name.clone().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     });
     let selector = json!({NAME_LABEL: name, "leno.dev/waypoint": name});
     let mut of_pods = labels;
-    // They are proxies themselves, which nothing is to capture.
+    // // The pods are proxies themselves, so nothing must capture their traffic.
     let own = [
         ("leno.dev/waypoint", &*name),
         ("leno.dev/waypoint-from", from),
@@ -99,10 +99,11 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
         json!({"metadata": {"labels": of_pods, "annotations": annotations}, "spec": pod});
     let port = json!({"name": "hbone", "port": ports::HBONE, "protocol": "TCP"});
     let service = json!({"selector": selector, "ports": [port]});
-    // Without replicas, which other clients scale.
+    // // Without a number of replicas, so that other clients can scale it.
     let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
     let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
-    // Annotations of an account are rights elsewhere, as of a cloud's role. Who may create Gateways need not have them.
+    // // Annotations of a service account can be rights elsewhere, such as a cloud's role. Whoever may create Gateways
+    // does not necessarily have these rights.
     let mut account = object("v1", "ServiceAccount");
     account["metadata"]["annotations"] = json!({});
     let with = |mut object: Value, spec: Value| {
@@ -117,8 +118,8 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     })
 }
 
-/// The part of an object that it is created with: what no later version of it goes without. The fields of a creation
-/// stay the creator's, so that an apply would not remove them again.
+/// /// The part of an object with which it is created: only fields that every later version has too. Fields of a
+/// creation belong to its field manager for creations, so a later apply would not remove them.
 pub(super) fn first(document: &Value) -> Value {
     let mut first = document.clone();
     let metadata = &document["metadata"];
@@ -129,12 +130,12 @@ pub(super) fn first(document: &Value) -> Value {
     first
 }
 
-/// Whether a listener is that of a waypoint.
+/// /// Whether a listener is one of a waypoint.
 pub(super) fn is_of_waypoint(listener: &Value) -> bool {
     listener["port"] == ports::HBONE && listener["protocol"] == "HBONE"
 }
 
-/// Whose services may use the waypoint, as the label of its pods has it.
+/// /// Which services may use the waypoint, as the value of the pods' label.
 fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [listener] = listeners else {
@@ -156,8 +157,8 @@ fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     }
 }
 
-/// Whether the author of a Gateway may set a label or an annotation with this key. What the control plane's objects say to
-/// Kubernetes and to Leno is its own to decide.
+/// /// Whether the author of a Gateway may set a label or an annotation with this key. Keys of Kubernetes and of Leno
+/// are set only by the control plane.
 fn is_free(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else { return true };
     let of = |parent: &str| {
