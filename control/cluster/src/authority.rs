@@ -22,49 +22,49 @@ use crate::reconcile::{Reconciler, run};
 /// The Secret's name; its namespace is the control plane's.
 pub const SECRET: &str = "leno-ca";
 
-/// /// The key of the Secret with the authority's whole state.
+/// The key of the Secret with the authority's whole state.
 const STATE: &str = "authority.json";
-/// /// The key of the signing certificate after any rotation under way, for replicas of a release that does not know
+/// The key of the signing certificate after any rotation under way, for replicas of a release that does not know
 /// the state. Such a release has written only this and the private key.
 const CERTIFICATE: &str = "ca.pem";
 const KEY: &str = "ca-key.pem";
-/// /// The pause after the API server did not answer or refused. Without an authority, the replica can do nothing else.
+/// The pause after the API server did not answer or refused. Without an authority, the replica can do nothing else.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// /// Why the Secret gives no authority. Reading it again does not help.
+/// Why the Secret gives no authority. Reading it again does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// /// The Secret exists, but a field is missing.
+    /// The Secret exists, but a field is missing.
     #[error(
         "the Secret {namespace}/{SECRET} has no {field}; restore it, or remove the Secret to begin a new authority"
     )]
     Incomplete {
-        /// /// The namespace of the Secret.
+        /// The namespace of the Secret.
         namespace: String,
-        /// /// The missing field.
+        /// The missing field.
         field: &'static str,
     },
-    /// /// The content of the Secret is no authority of this mesh.
+    /// The content of the Secret is no authority of this mesh.
     #[error("the Secret {namespace}/{SECRET} cannot be used")]
     Open {
-        /// /// The namespace of the Secret.
+        /// The namespace of the Secret.
         namespace: String,
-        /// /// What is wrong with the content.
+        /// What is wrong with the content.
         #[source]
         source: OpenError,
     },
 }
 
-/// /// Follows the Secret, keeps it in existence, and signs with its content. A replica that started without the Secret
+/// Follows the Secret, keeps it in existence, and signs with its content. A replica that started without the Secret
 /// would sign with another authority, and half of the mesh would not trust the other half.
 pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
     authority: Arc<Authority>,
     current: Arc<AtomicBool>,
-    /// /// The state in the Secret; `None` if its content is no authority.
+    /// The state in the Secret; `None` if its content is no authority.
     found: Reflection<(), Option<AuthorityState>>,
     stored: watch::Sender<Option<Stored>>,
 }
@@ -74,11 +74,11 @@ pub struct AuthorityReconciler {
 struct Stored {
     version: String,
     state: AuthorityState,
-    /// /// Whether the certificate and key beside the state differ from it. Nothing reads them then.
+    /// Whether the certificate and key beside the state differ from it. Nothing reads them then.
     edited: bool,
 }
 
-/// /// Where the leader stores the next state. All replicas, the leader included, sign with it once they observe it.
+/// Where the leader stores the next state. All replicas, the leader included, sign with it once they observe it.
 pub struct AuthorityStore {
     secrets: Api<Secret>,
     place: PathBuf,
@@ -88,26 +88,26 @@ pub struct AuthorityStore {
 /// Why the next state was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// /// The next state would be no valid authority.
+    /// The next state would be no valid authority.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// /// The API server refused.
+    /// The API server refused.
     #[error("the Secret {SECRET} cannot be replaced")]
     Api(#[from] leno_kube::Error),
-    /// /// The API server did not answer in time.
+    /// The API server did not answer in time.
     #[error("the Secret {SECRET} cannot be replaced: no answer in {ANSWER:?}")]
     Late,
 }
 
-/// /// The result of opening a Secret that was read or created.
+/// The result of opening a Secret that was read or created.
 type Opened = Result<Authority, AuthorityError>;
 
-/// /// The authority in the Secret of a namespace. If there is no Secret, creates one: with a new root, or with the
+/// The authority in the Secret of a namespace. If there is no Secret, creates one: with a new root, or with the
 /// issuer in the directory `issuer`. If several replicas do so at once, the Secret of the first one is used by all. If
 /// the API server does not answer or does not permit it yet, tries again without end.
 ///
 /// # Errors
-/// /// [`AuthorityError`] if the content of the Secret or the directory is not usable. Neither is changed.
+/// [`AuthorityError`] if the content of the Secret or the directory is not usable. Neither is changed.
 pub async fn authority(
     client: &Client,
     namespace: &str,
@@ -129,7 +129,7 @@ pub async fn authority(
                 };
                 return Ok((authority, reconciler));
             }
-            // // Another replica created it first: the next attempt reads it.
+            // Another replica created it first: the next attempt reads it.
             Ok(None) => {}
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -145,7 +145,7 @@ pub async fn authority(
     }
 }
 
-/// /// One attempt; `None` if another replica created the Secret first.
+/// One attempt; `None` if another replica created the Secret first.
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,
@@ -181,7 +181,7 @@ async fn attempt(
 }
 
 impl AuthorityReconciler {
-    /// /// Returns a function that appends, as Prometheus text, whether the Secret holds the state with which this
+    /// Returns a function that appends, as Prometheus text, whether the Secret holds the state with which this
     /// replica signs.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + use<> {
         let current = Arc::clone(&self.current);
@@ -193,25 +193,25 @@ impl AuthorityReconciler {
         }
     }
 
-    /// /// Where the leader stores the next state.
+    /// Where the leader stores the next state.
     pub fn store(&self) -> AuthorityStore {
         let (secrets, stored) = (self.secrets.clone(), self.stored.subscribe());
         AuthorityStore { secrets, place: place(&self.namespace), stored }
     }
 
-    /// /// Watches the Secret, signs with its content, and creates it again if it is deleted. Ends with the process.
+    /// Watches the Secret, signs with its content, and creates it again if it is deleted. Ends with the process.
     pub async fn run(self) {
         run(self).await;
     }
 
-    /// /// Signs with the state that was found, and reports whether that was possible.
+    /// Signs with the state that was found, and reports whether that was possible.
     fn follow(&self) {
         let Some(found) = self.found.values().get(&()) else { return };
         let trust = self.authority.trust();
         let same = match found {
             None => false,
             Some(found) if found == trust.state() => true,
-            // // A replica of a release that does not know the state created the Secret again.
+            // A replica of a release that does not know the state created the Secret again.
             Some(found) if found.since_unix_s == 0 => {
                 found.to.certificates == trust.state().to.certificates
             }
@@ -240,7 +240,7 @@ impl AuthorityReconciler {
 }
 
 impl AuthorityStore {
-    /// /// Stores the next state, and returns whether it did. It stores nothing if the Secret does not exist, or has
+    /// Stores the next state, and returns whether it did. It stores nothing if the Secret does not exist, or has
     /// changed since it was last observed; the watch is about to report that change.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl AuthorityStore {
         next: &AuthorityState,
         trust_domain: &TrustDomain,
     ) -> Result<bool, StoreError> {
-        // // Checked before it is stored: the next start must not find a state that cannot be used.
+        // Checked before it is stored: the next start must not find a state that cannot be used.
         Authority::from_state(&self.place, next.clone(), trust_domain)?;
         let Some(Stored { version, .. }) = self.stored.borrow().clone() else { return Ok(false) };
         let mut secret = secret(next);
@@ -264,13 +264,13 @@ impl AuthorityStore {
         }
     }
 
-    /// /// Whether someone edited the certificate and key that are kept for earlier releases. That has no effect.
+    /// Whether someone edited the certificate and key that are kept for earlier releases. That has no effect.
     #[must_use]
     pub fn has_ignored_edit(&self) -> bool {
         self.stored.borrow().as_ref().is_some_and(|stored| stored.edited)
     }
 
-    /// /// The state that was stored last, as far as this replica has observed it.
+    /// The state that was stored last, as far as this replica has observed it.
     #[must_use]
     pub fn stored(&self) -> Option<AuthorityState> {
         self.stored.borrow().as_ref().map(|stored| stored.state.clone())
@@ -334,7 +334,7 @@ impl Reconciler for AuthorityReconciler {
                 self.follow();
                 true
             }
-            // // Another replica created it first, and the watch is about to report it.
+            // Another replica created it first, and the watch is about to report it.
             Err(error) if is_status(&error, 409) => false,
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -385,7 +385,7 @@ fn state_of(secret: &Secret, namespace: &str) -> Result<AuthorityState, Authorit
     Ok(AuthorityState::stable(pair, 0))
 }
 
-/// /// Whether the certificate and key in a Secret differ from those of its state. Without a state they are the
+/// Whether the certificate and key in a Secret differ from those of its state. Without a state they are the
 /// authority.
 fn is_edited(secret: &Secret, state: &AuthorityState) -> bool {
     let field =
@@ -415,7 +415,7 @@ mod tests {
             assert_eq!(state_of(&edited, "leno-system").unwrap(), state);
             assert!(is_edited(&edited, &state), "an edit of {field} alone is noticed");
         }
-        // // As an earlier release would have written it.
+        // As an earlier release would have written it.
         kept.data.as_mut().unwrap().remove(STATE);
         let earlier = state_of(&kept, "leno-system").unwrap();
         assert_eq!((&earlier.to, earlier.since_unix_s), (&made, 0));

@@ -1,4 +1,4 @@
-//! //! The kinds for pods in Kubernetes' certificates API. API servers serve them by default from Kubernetes 1.37 on.
+//! The kinds for pods in Kubernetes' certificates API. API servers serve them by default from Kubernetes 1.37 on.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use leno_kube::api::{ApiResource, GroupVersionKind};
 use leno_kube::{Client, Error, is_status};
 use tokio::time::sleep;
 
-/// /// The signer's name. Whoever has the right to sign for it may issue certificates, and whoever has the right to
+/// The signer's name. Whoever has the right to sign for it may issue certificates, and whoever has the right to
 /// attest for it may publish roots.
 pub(crate) const SIGNER: &str = "leno.dev/identity";
 
 const GROUP: &str = "certificates.k8s.io";
-/// /// The pause before the API server is asked again whether it serves a kind. It begins to when it is restarted with
+/// The pause before the API server is asked again whether it serves a kind. It begins to when it is restarted with
 /// other flags.
 const PAUSE: Duration = Duration::from_secs(30);
 
@@ -19,14 +19,14 @@ const PAUSE: Duration = Duration::from_secs(30);
 pub(crate) struct CertificatesKind {
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
-    /// /// The versions that have the fields that are needed, the newest first.
+    /// The versions that have the fields that are needed, the newest first.
     pub(crate) versions: &'static [&'static str],
-    /// /// What an operator does so that the API server serves the kind.
+    /// What an operator does so that the API server serves the kind.
     pub(crate) remedy: &'static str,
 }
 
 impl CertificatesKind {
-    /// /// The kind in the newest version that the API server serves; `None` if it serves none.
+    /// The kind in the newest version that the API server serves; `None` if it serves none.
     pub(crate) async fn served(&self, client: &Client) -> Result<Option<ApiResource>, Error> {
         for version in self.versions {
             match client.list_api_group_resources(&format!("{GROUP}/{version}")).await {
@@ -42,7 +42,7 @@ impl CertificatesKind {
         Ok(None)
     }
 
-    /// /// Waits until the API server serves the kind. Calls `unserved` each time it turns out that it does not.
+    /// Waits until the API server serves the kind. Calls `unserved` each time it turns out that it does not.
     pub(crate) async fn wait(&self, client: &Client, unserved: impl Fn()) -> ApiResource {
         let mut logged = String::new();
         loop {

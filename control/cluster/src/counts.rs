@@ -1,4 +1,4 @@
-//! //! Renders counters with a label for the result, as Prometheus text.
+//! Renders counters with a label for the result, as Prometheus text.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

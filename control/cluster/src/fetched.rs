@@ -1,4 +1,4 @@
-//! //! Keeps what replicas have fetched (the keys of tokens, and trust bundles of other trust domains) in Secrets, for
+//! Keeps what replicas have fetched (the keys of tokens, and trust bundles of other trust domains) in Secrets, for
 //! replicas that start. Otherwise a control plane that starts while an issuer is unreachable would deny what the
 //! issuer's keys permit. The documents are not secret. But whoever writes them decides which tokens and certificates
 //! are accepted, and fewer accounts may write Secrets than `ConfigMap`s.
@@ -26,26 +26,26 @@ use tokio::time::{interval, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// /// The Secret with key sets.
+/// The Secret with key sets.
 pub const KEYS: &str = "leno-keys";
 /// The Secret with trust bundles.
 pub const BUNDLES: &str = "leno-bundles";
 
-/// /// The field manager of these Secrets.
+/// The field manager of these Secrets.
 const FIELD_MANAGER: &str = "leno-controller";
-/// /// Most bytes in one of the Secrets, names included. The API server accepts 1 MiB.
+/// Most bytes in one of the Secrets, names included. The API server accepts 1 MiB.
 const MAX_BYTES: usize = 960 * 1024;
 /// Pause after the API server did not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
-/// /// How often the leader looks for documents that no configuration has wanted for long.
+/// How often the leader looks for documents that no configuration has wanted for long.
 const SWEEP: Duration = Duration::from_mins(1);
 
 /// The documents of a Secret, by name.
 type Documents = BTreeMap<String, String>;
 
-/// /// Keeps fetched documents in Secrets.
+/// Keeps fetched documents in Secrets.
 pub struct FetchedReconciler {
     secrets: Api<Secret>,
     all: [FetchedSecret; 2],
@@ -56,12 +56,12 @@ pub struct FetchedReconciler {
 struct FetchedSecret {
     name: &'static str,
     documents: SharedDocuments,
-    /// /// How many documents are stored, and how many found no room. Both are 0 while this replica does not lead.
+    /// How many documents are stored, and how many found no room. Both are 0 while this replica does not lead.
     stored: AtomicUsize,
     left_out: AtomicUsize,
 }
 
-/// /// The stored documents, as observed.
+/// The stored documents, as observed.
 struct Observed<'a> {
     own: &'a FetchedReconciler,
     secrets: [ObservedSecret; 2],
@@ -70,7 +70,7 @@ struct Observed<'a> {
 #[derive(Default)]
 struct ObservedSecret {
     found: Reflection<(), Documents>,
-    /// /// Names of fields that another client wrote: server-side apply does not remove them.
+    /// Names of fields that another client wrote: server-side apply does not remove them.
     foreign: BTreeSet<String>,
 }
 
@@ -78,12 +78,12 @@ enum Observation {
     Secret(usize, Box<WatchReport<Secret>>),
     /// This replica has fetched something.
     Fetched,
-    /// /// It is time to look for documents that nothing wants.
+    /// It is time to look for documents that nothing wants.
     Sweep,
 }
 
 impl FetchedReconciler {
-    /// /// Reads the stored documents. If the API server does not answer, tries again without end.
+    /// Reads the stored documents. If the API server does not answer, tries again without end.
     pub async fn open(client: Client, namespace: &str) -> Self {
         let secrets: Api<Secret> = Api::namespaced(client, namespace);
         let keys = FetchedSecret::open(&secrets, KEYS).await;
@@ -92,7 +92,7 @@ impl FetchedReconciler {
         Self { secrets, all: [keys, bundles], written, failed }
     }
 
-    /// /// The key sets.
+    /// The key sets.
     #[must_use]
     pub fn keys(&self) -> SharedDocuments {
         let [keys, _] = &self.all;
@@ -106,12 +106,12 @@ impl FetchedReconciler {
         bundles.documents.clone()
     }
 
-    /// /// Watches the Secrets, and writes them while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches the Secrets, and writes them while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         while_leading(leads, || Observed { own: self, secrets: Default::default() }).await;
     }
 
-    /// /// Appends the counters and gauges, as Prometheus text.
+    /// Appends the counters and gauges, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Secrets of fetched keys and trust bundles written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
@@ -155,20 +155,20 @@ impl FetchedSecret {
     }
 }
 
-/// /// The documents in a Secret; none if it does not exist. The Secret is listed, because the control plane has the
+/// The documents in a Secret; none if it does not exist. The Secret is listed, because the control plane has the
 /// right to list it.
 async fn read(secrets: &Api<Secret>, name: &str) -> Result<Documents, leno_kube::Error> {
     let selection = ListParams::default().fields(&format!("metadata.name={name}"));
     Ok(secrets.list(&selection).await?.items.into_iter().next().map(documents).unwrap_or_default())
 }
 
-/// /// The documents in a Secret. Values that are not text were not written by a control plane, and are ignored.
+/// The documents in a Secret. Values that are not text were not written by a control plane, and are ignored.
 fn documents(secret: Secret) -> Documents {
     let all = secret.data.unwrap_or_default().into_iter();
     all.filter_map(|(name, ByteString(text))| Some((name, String::from_utf8(text).ok()?))).collect()
 }
 
-/// /// Chooses the documents to store: small documents first, so that a large one does not crowd out others, and last
+/// Chooses the documents to store: small documents first, so that a large one does not crowd out others, and last
 /// those that nothing wants now, of which a tenant can leave many behind. Also returns how many documents found no
 /// room.
 fn fit(
@@ -198,7 +198,7 @@ fn fit(
 }
 
 impl Observed<'_> {
-    /// /// The documents that the Secret should have, if it has others.
+    /// The documents that the Secret should have, if it has others.
     fn due(&self, nth: usize) -> Option<Documents> {
         let (secret, observed) = (self.own.all.get(nth)?, self.secrets.get(nth)?);
         if !observed.found.is_complete() {
@@ -222,7 +222,7 @@ impl Observed<'_> {
         differs.then_some(next)
     }
 
-    /// /// Writes a Secret; returns whether that succeeded.
+    /// Writes a Secret; returns whether that succeeded.
     async fn write(&mut self, nth: usize, next: &Documents) -> bool {
         let (Some(of), Some(observed)) = (self.own.all.get(nth), self.secrets.get_mut(nth)) else {
             return false;
@@ -233,7 +233,7 @@ impl Observed<'_> {
             "metadata": {"name": of.name, "labels": {"app.kubernetes.io/part-of": "leno"}},
             "data": data.collect::<BTreeMap<_, _>>(),
         });
-        // // Server-side apply creates the Secret if it does not exist.
+        // Server-side apply creates the Secret if it does not exist.
         let written = apply(&self.own.secrets, FIELD_MANAGER, of.name, &secret);
         let failure = match timeout(ANSWER, written).await {
             Ok(Ok(secret)) => {
@@ -315,7 +315,7 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Drop for Observed<'_> {
-    /// /// Runs when this replica stops leading.
+    /// Runs when this replica stops leading.
     fn drop(&mut self) {
         for secret in &self.own.all {
             secret.stored.store(0, Ordering::Relaxed);
@@ -324,10 +324,10 @@ impl Drop for Observed<'_> {
     }
 }
 
-/// /// Yields an item for each change.
+/// Yields an item for each change.
 fn changes(wanted: watch::Receiver<DesiredDocuments>) -> BoxStream<'static, ()> {
     stream::unfold(wanted, |mut wanted| async move {
-        // // The sender lives as long as the process.
+        // The sender lives as long as the process.
         wanted.changed().await.ok().map(|()| ((), wanted))
     })
     .boxed()
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!((fitting, left_out), (named(&[("b", 4), ("c", 3)]), 1));
         let exact = named(&[("a", MAX_BYTES - 5), ("c", 3)]);
         assert_eq!(fit(&wanted(exact.clone()), (&Documents::new(), &none)), (exact, 0));
-        // // A wanted document that this replica has not fetched stays as it is stored; one that is not wanted does
+        // A wanted document that this replica has not fetched stays as it is stored; one that is not wanted does
         // not.
         let claimed = [("a".to_owned(), None), ("d".to_owned(), None)].into();
         let stored = named(&[("a", 1), ("b", 1)]);

@@ -1,4 +1,4 @@
-//! //! Secrets with keys of tokens, each named by a policy of the same namespace. By default the control plane may read
+//! Secrets with keys of tokens, each named by a policy of the same namespace. By default the control plane may read
 //! none of them: a Role in the namespace grants it the right, for this one Secret.
 //!
 //! ```text
@@ -21,20 +21,20 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// /// Most Secrets that are followed: each needs a watch.
+/// Most Secrets that are followed: each needs a watch.
 const MAX_SECRETS: usize = 256;
-/// /// Most Secrets of one namespace, so that no tenant uses up the places of others.
+/// Most Secrets of one namespace, so that no tenant uses up the places of others.
 const MAX_OF_NAMESPACE: usize = 32;
-/// /// How long the first policies wait for the Secrets that they name. Proxies still have the keys of the control
+/// How long the first policies wait for the Secrets that they name. Proxies still have the keys of the control
 /// plane's last run, and must not lose them even for a moment.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
-/// /// The longest wait before a Secret is requested again. Each Secret that the control plane may not read costs a
+/// The longest wait before a Secret is requested again. Each Secret that the control plane may not read costs a
 /// refused request each time.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// /// For how long the keys of a Secret that was read before stay valid once the API server refuses to show it. An API
+/// For how long the keys of a Secret that was read before stay valid once the API server refuses to show it. An API
 /// server that is starting may refuse what it permits otherwise.
 const REFUSED: Duration = Duration::from_mins(1);
-/// /// Most answers of watches that wait in the channel.
+/// Most answers of watches that wait in the channel.
 const ANSWERS: usize = 64;
 
 /// Follows the Secrets that policies name.
@@ -50,9 +50,9 @@ pub struct KeySecrets {
 struct FollowedSecret {
     task: AbortHandle,
     state: SecretState,
-    /// /// Since when the API server refuses to show it.
+    /// Since when the API server refuses to show it.
     refused: Option<Instant>,
-    /// /// Whether its keys were passed on, and are valid.
+    /// Whether its keys were passed on, and are valid.
     is_held: bool,
 }
 
@@ -60,9 +60,9 @@ struct FollowedSecret {
 enum SecretState {
     /// The API server has not answered yet.
     Unknown,
-    /// /// The API server answers, whether the Secret exists or not.
+    /// The API server answers, whether the Secret exists or not.
     Followed,
-    /// /// The Secret cannot be read.
+    /// The Secret cannot be read.
     Unread,
 }
 
@@ -78,31 +78,31 @@ struct SecretAnswer {
     found: SecretEvent,
 }
 
-/// /// What a watch found.
+/// What a watch found.
 enum SecretEvent {
     /// The Secret, without anything but keys, or that there is none.
     Change(Box<ObjectChange>),
-    /// /// Nothing changed.
+    /// Nothing changed.
     Same,
-    /// /// The Secret cannot be read; `is_refused` is true if the control plane has no right to.
+    /// The Secret cannot be read; `is_refused` is true if the control plane has no right to.
     Failure { is_refused: bool },
 }
 
 impl KeySecrets {
-    /// /// Follows no Secret yet.
+    /// Follows no Secret yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         let (policies, followed) = (BTreeMap::new(), BTreeMap::new());
         Self { client, policies, followed, counts: Arc::default(), answers: mpsc::channel(ANSWERS) }
     }
 
-    /// /// Returns a function that appends the metrics.
+    /// Returns a function that appends the metrics.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move |text| counts.render(text)
     }
 
-    /// /// Follows the Secrets that the policies among these changes name, and stops following those that no policy
+    /// Follows the Secrets that the policies among these changes name, and stops following those that no policy
     /// names any more. The keys of the latter are no longer valid: the returned changes remove them, and must be
     /// applied together with `changes`.
     #[must_use]
@@ -127,7 +127,7 @@ impl KeySecrets {
         if differs { self.follow() } else { Vec::new() }
     }
 
-    /// /// Waits until the API server has answered for each Secret, for [`FIRST_ANSWER`] at most. Returns the Secrets
+    /// Waits until the API server has answered for each Secret, for [`FIRST_ANSWER`] at most. Returns the Secrets
     /// that exist.
     pub async fn first(&mut self) -> Vec<ObjectChange> {
         let latest = Instant::now() + FIRST_ANSWER;
@@ -142,10 +142,10 @@ impl KeySecrets {
         changes
     }
 
-    /// /// Waits until a Secret changes. Cancel safe.
+    /// Waits until a Secret changes. Cancel safe.
     pub async fn changed(&mut self) -> Vec<ObjectChange> {
         loop {
-            // // `self` holds a sender, so that the channel never closes.
+            // `self` holds a sender, so that the channel never closes.
             let Some(answer) = self.answers.1.recv().await else { continue };
             if let Some(change) = self.take(answer) {
                 return vec![change];
@@ -154,12 +154,12 @@ impl KeySecrets {
     }
 
     fn take(&mut self, SecretAnswer { secret, found }: SecretAnswer) -> Option<ObjectChange> {
-        // // The answer may be of a Secret that no policy names any more.
+        // The answer may be of a Secret that no policy names any more.
         let one = self.followed.get_mut(&secret)?;
         let change = match found {
             SecretEvent::Failure { is_refused } => {
                 one.state = SecretState::Unread;
-                // // If the API server does not answer at all, the last keys stay valid.
+                // If the API server does not answer at all, the last keys stay valid.
                 one.refused = is_refused.then(|| one.refused.unwrap_or_else(Instant::now));
                 let has_ended = one.refused.is_some_and(|since| since.elapsed() >= REFUSED);
                 has_ended.then_some(ObjectChange::Delete(secret))
@@ -172,7 +172,7 @@ impl KeySecrets {
                 }
             }
         };
-        // // The end of its keys is reported once.
+        // The end of its keys is reported once.
         let was_held = one.is_held;
         let change = change.filter(|change| was_held || matches!(change, ObjectChange::Upsert(_)));
         if let Some(change) = &change {
@@ -182,7 +182,7 @@ impl KeySecrets {
         change
     }
 
-    /// /// Follows exactly the Secrets that policies name, as far as there are places. Returns the changes that remove
+    /// Follows exactly the Secrets that policies name, as far as there are places. Returns the changes that remove
     /// the keys of other Secrets.
     fn follow(&mut self) -> Vec<ObjectChange> {
         let named: BTreeSet<&ObjectKey> = self.policies.values().flatten().collect();
@@ -240,7 +240,7 @@ impl Counts {
     }
 }
 
-/// /// The Secrets that get places: the first of each namespace before the second of any.
+/// The Secrets that get places: the first of each namespace before the second of any.
 fn with_places(named: &BTreeSet<&ObjectKey>) -> BTreeSet<ObjectKey> {
     let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
     let mut all: Vec<(usize, &ObjectKey)> = Vec::new();
@@ -261,7 +261,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
         WatchSelection { longest_wait: LONGEST_WAIT, ..WatchSelection::named(&secret.name) };
     let mut reports = watch(secrets, selection).boxed();
     let mut said = String::new();
-    // // Whether the list being read contains the Secret.
+    // Whether the list being read contains the Secret.
     let mut is_listed = false;
     while let Some(report) = reports.next().await {
         let found = match report {
@@ -290,7 +290,7 @@ async fn follow(client: Client, secret: ObjectKey, answers: mpsc::Sender<SecretA
     }
 }
 
-/// /// Logs once why a Secret cannot be read.
+/// Logs once why a Secret cannot be read.
 fn failure(secret: &ObjectKey, error: &WatchError, said: &mut String) -> SecretEvent {
     let text = error.to_string();
     if text != *said {
@@ -335,7 +335,7 @@ mod tests {
         (0..count).map(|number| format!("k{number}")).collect()
     }
 
-    /// /// With a client that reaches no API server.
+    /// With a client that reaches no API server.
     fn key_secrets() -> KeySecrets {
         KeySecrets::new(leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap())
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(secrets.note(&[policy("shop", "p", &[])]), [], "that one was not read");
     }
 
-    /// /// Has a policy name one Secret, for which no watch answers.
+    /// Has a policy name one Secret, for which no watch answers.
     fn follow_one(secrets: &mut KeySecrets) -> ObjectKey {
         assert_eq!(secrets.note(&[policy("shop", "p", &names(1))]), []);
         let (secret, one) = secrets.followed.first_key_value().unwrap();

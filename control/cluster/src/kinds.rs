@@ -1,4 +1,4 @@
-//! //! What a replica reports about the kinds of objects that it follows.
+//! What a replica reports about the kinds of objects that it follows.
 //!
 //! If one kind cannot be listed, only objects of this kind are missing: the replica serves and is ready nevertheless.
 
@@ -8,7 +8,7 @@ use leno_resources::KINDS_CONDITION;
 
 use crate::replica::ReplicaPodCondition;
 
-/// /// How long a kind must have failed before the condition reports it. A restart of the API server takes less.
+/// How long a kind must have failed before the condition reports it. A restart of the API server takes less.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A kind whose objects cannot be listed or watched.
@@ -16,7 +16,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 pub struct FailingKind {
     /// The kind, as Kubernetes writes it.
     pub kind: &'static str,
-    /// /// How long it has failed.
+    /// How long it has failed.
     pub time: Duration,
     /// The API server's answer.
     pub reason: String,
@@ -35,14 +35,14 @@ pub fn kinds_followed(failing: &[FailingKind]) -> ReplicaPodCondition {
     ReplicaPodCondition::new(KINDS_CONDITION, reasons, &message)
 }
 
-/// /// What an operator can do about it. It is recognised by the words of the API server's answer, which have no codes.
+/// What an operator can do about it. It is recognised by the words of the API server's answer, which have no codes.
 fn remedy(reason: &str) -> &'static str {
     if reason.contains("forbidden") {
         "give the controller its rights again: leno upgrade | kubectl apply --server-side -f -"
     } else if reason.contains("conversion webhook") {
         "mend the conversion webhook that the kind's CustomResourceDefinition names"
     } else if reason.contains("storage is (re)initializing") {
-        // // From Kubernetes 1.37 on. During a start of the API server this ends before a kind counts as failing.
+        // From Kubernetes 1.37 on. During a start of the API server this ends before a kind counts as failing.
         "the API server cannot read the kind's objects: mend the conversion webhook that its CustomResourceDefinition names, \
          or delete the object that is corrupt"
     } else {

@@ -1,4 +1,4 @@
-//! //! Signs certificates that kubelets request for their pods (`PodCertificateRequest`, KEP-4317), while this replica
+//! Signs certificates that kubelets request for their pods (`PodCertificateRequest`, KEP-4317), while this replica
 //! leads.
 //!
 //! ```text
@@ -6,11 +6,11 @@
 //!                 ▲                        │ they differ ──────────────────────► status: Denied
 //!                 └───── later ────────────┴ the API server does not respond
 //! ```
-//! //! The API server has verified that a request is signed with its own key, and its admission ensures that a kubelet
+//! The API server has verified that a request is signed with its own key, and its admission ensures that a kubelet
 //! requests only for pods of its own node. The signer reads the objects nevertheless, so that neither an old request
 //! nor one of another client gets the identity of a pod that does not exist as requested.
 //!
-//! //! A denial is final: a kubelet does not repeat a denied request. So the signer denies only what can never become
+//! A denial is final: a kubelet does not repeat a denied request. So the signer denies only what can never become
 //! valid. It tries everything else again until Kubernetes removes the request, a quarter of an hour after its creation.
 
 use std::sync::Arc;
@@ -46,7 +46,7 @@ mod request;
 use queue::{MAX_WAITING, RequestQueue};
 use request::{Denial, PendingRequest, UNTIL_ENFORCED, read};
 
-/// /// The name of the ValidatingAdmissionPolicy and of its binding, which permit only kubelets to request certificates
+/// The name of the ValidatingAdmissionPolicy and of its binding, which permit only kubelets to request certificates
 /// of this signer.
 const GUARD: &str = "leno-pod-certificates-v2";
 const KIND: CertificatesKind = CertificatesKind {
@@ -55,28 +55,28 @@ const KIND: CertificatesKind = CertificatesKind {
     versions: &["v1", "v1beta1"],
     remedy: "it does by default from Kubernetes 1.37 on, and from 1.35 on by its flags --feature-gates and --runtime-config",
 };
-/// /// Requests that are processed at once: each takes three small reads and a write.
+/// Requests that are processed at once: each takes three small reads and a write.
 const AT_ONCE: usize = 16;
 /// Most requests of one round.
 const A_ROUND: usize = 128;
-/// /// Objects in one page of a list: the annotations of one request may have 256 KiB.
+/// Objects in one page of a list: the annotations of one request may have 256 KiB.
 const PAGE: u32 = 50;
-/// /// Longest wait for all answers of the API server about one request.
+/// Longest wait for all answers of the API server about one request.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// /// How long to wait for the admission policy, which is installed together with the control plane.
+/// How long to wait for the admission policy, which is installed together with the control plane.
 const INSTALLED: Duration = Duration::from_secs(30);
-/// /// The pause between two looks for the policy.
+/// The pause between two looks for the policy.
 const LOOK: Duration = Duration::from_secs(1);
-/// /// From this age in seconds on, an admission policy is certainly enforced, even if clocks differ.
+/// From this age in seconds on, an admission policy is certainly enforced, even if clocks differ.
 const SURELY_ENFORCED_S: i64 = 60;
-/// /// When a kubelet renews a certificate, as a share of its remaining life. Proxies renew theirs at the same point.
+/// When a kubelet renews a certificate, as a share of its remaining life. Proxies renew theirs at the same point.
 const RENEW_AT: f64 = 0.7;
 
 /// Signs the certificates that kubelets request for pods.
 pub struct PodCertificateSigner {
     client: Client,
     authority: Arc<Authority>,
-    /// /// The lifetime of certificates that are signed from now on.
+    /// The lifetime of certificates that are signed from now on.
     lifetime: Duration,
     is_wanted: bool,
     issued: AtomicU64,
@@ -85,7 +85,7 @@ pub struct PodCertificateSigner {
     keyless: AtomicU64,
     waiting: AtomicU64,
     left_out: AtomicU64,
-    /// /// 1 if the admission policy existed at the last look.
+    /// 1 if the admission policy existed at the last look.
     guarded: AtomicU64,
 }
 
@@ -93,13 +93,13 @@ pub struct PodCertificateSigner {
 enum Outcome {
     Issued,
     Denied,
-    /// /// The request does not exist any more, or already has an answer.
+    /// The request does not exist any more, or already has an answer.
     Gone,
-    /// /// It will be tried again.
+    /// It will be tried again.
     Failed,
 }
 
-/// /// Why a request gets no certificate.
+/// Why a request gets no certificate.
 enum Refusal {
     Denied(Denial),
     Failed(String),
@@ -118,11 +118,11 @@ impl From<Error> for Refusal {
 }
 
 impl PodCertificateSigner {
-    /// /// Whether pods may use a volume with such a certificate: the API server must serve the kinds, and permit only
+    /// Whether pods may use a volume with such a certificate: the API server must serve the kinds, and permit only
     /// kubelets to request certificates. Right after an installation this takes some seconds.
     ///
     /// # Errors
-    /// /// If the API server does not respond, or does not permit reading the admission policy.
+    /// If the API server does not respond, or does not permit reading the admission policy.
     pub async fn is_ready(client: &Client) -> Result<bool, Error> {
         let is_served = KIND.served(client).await?.is_some()
             && trust_bundle::KIND.served(client).await?.is_some();
@@ -145,7 +145,7 @@ impl PodCertificateSigner {
         }
     }
 
-    /// /// Signs with this authority, if signing is enabled at all.
+    /// Signs with this authority, if signing is enabled at all.
     #[must_use]
     pub fn new(
         client: Client,
@@ -169,7 +169,7 @@ impl PodCertificateSigner {
         }
     }
 
-    /// /// Watches requests, and signs while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches requests, and signs while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         if !self.is_wanted {
             return;
@@ -183,7 +183,7 @@ impl PodCertificateSigner {
         .await;
     }
 
-    /// /// Appends the counters and gauges, as Prometheus text.
+    /// Appends the counters and gauges, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Answers to PodCertificateRequests, by result; failed ones are tried again, and those of kubelets that are \
                     too old have no key and no answer.";
@@ -223,7 +223,7 @@ impl PodCertificateSigner {
                     log(request, issued.err());
                     Ok(outcome)
                 }
-                // // Its version is another one now, or it is gone: the watch reports it.
+                // Its version is another one now, or it is gone: the watch reports it.
                 Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Outcome::Gone),
                 Err(error) => Err(error.to_string()),
             }
@@ -270,7 +270,7 @@ impl PodCertificateSigner {
             }
             error => Refusal::Failed(error.to_string()),
         })?;
-        // // A request that is invalid in itself is denied nevertheless.
+        // A request that is invalid in itself is denied nevertheless.
         if !request.is_after(guarded) {
             let reason = format!(
                 "the request is from before ValidatingAdmissionPolicy {GUARD}: its kubelet repeats it once Kubernetes has \
@@ -297,7 +297,7 @@ impl PodCertificateSigner {
     ) -> Result<(), Error> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &request.key.namespace, resource);
-        // // Applies only to this object in this version: another replica may have answered it meanwhile.
+        // Applies only to this object in this version: another replica may have answered it meanwhile.
         let metadata = json!({"uid": request.uid, "resourceVersion": request.version});
         let patch = Patch::Merge(json!({"metadata": metadata, "status": status}));
         api.patch_status(&request.key.name, &PatchParams::default(), &patch).await.map(drop)
@@ -309,7 +309,7 @@ struct Observed<'a> {
     resource: &'a ApiResource,
     api: Api<DynamicObject>,
     queue: RequestQueue,
-    /// /// The last logged reason why nothing is signed.
+    /// The last logged reason why nothing is signed.
     unguarded: String,
 }
 
@@ -321,7 +321,7 @@ impl Observed<'_> {
     fn take(&mut self, object: DynamicObject) {
         match read(object) {
             (key, Some(request)) if !request.spec.has_key() => {
-                // // Its spec cannot change, and a denial would be final.
+                // Its spec cannot change, and a denial would be final.
                 self.queue.remove(&key);
                 self.own.keyless.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
@@ -337,7 +337,7 @@ impl Observed<'_> {
         }
     }
 
-    /// /// Fills the queue with requests that found no room earlier.
+    /// Fills the queue with requests that found no room earlier.
     async fn list_again(&mut self) -> Result<(), Error> {
         self.queue.clear();
         let mut page = ListParams::default().fields(&Self::selector()).limit(PAGE);
@@ -357,7 +357,7 @@ impl Observed<'_> {
         }
     }
 
-    /// /// Since when only kubelets can request certificates; `None` if others can too, or if that is not known.
+    /// Since when only kubelets can request certificates; `None` if others can too, or if that is not known.
     async fn guard(&mut self) -> Option<Timestamp> {
         let failure = match timeout(ANSWERS, guarded_since(&self.own.client)).await {
             Ok(Ok(Some(since))) => {
@@ -393,7 +393,7 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = WatchReport<DynamicObject>;
 
-    /// /// A round takes as long as its requests do. With this pause no kubelet waits more than a second for the next
+    /// A round takes as long as its requests do. With this pause no kubelet waits more than a second for the next
     /// round.
     const PAUSE: Duration = Duration::from_millis(50);
 
@@ -467,14 +467,14 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Drop for Observed<'_> {
-    /// /// Runs when this replica stops leading.
+    /// Runs when this replica stops leading.
     fn drop(&mut self) {
         self.queue.clear();
         self.show();
     }
 }
 
-/// /// Since when the API server refuses requests of clients that are not kubelets; `None` if it does not refuse them.
+/// Since when the API server refuses requests of clients that are not kubelets; `None` if it does not refuse them.
 /// A request does not name its author. So nothing is signed without this policy, and no request that is older than it.
 async fn guarded_since(client: &Client) -> Result<Option<Timestamp>, Error> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
@@ -506,11 +506,11 @@ fn log(request: &PendingRequest, refusal: Option<Refusal>) {
     }
 }
 
-/// /// The status with a certificate. The chain leaves out the root.
+/// The status with a certificate. The chain leaves out the root.
 fn issued_status(issued: &IssuedCertificate, now: SystemTime) -> Value {
     let chain: String = issued.chain_der.iter().map(|one| pem(one)).collect();
     let left = issued.not_after.duration_since(now).unwrap_or_default();
-    // // The API server requires at least ten minutes between the time of renewal and both ends of the validity.
+    // The API server requires at least ten minutes between the time of renewal and both ends of the validity.
     let margin = Duration::from_mins(10);
     let earliest = issued.not_before + margin;
     let latest = (issued.not_after - margin).max(earliest);
@@ -533,7 +533,7 @@ fn condition(kind: &str, reason: &str, message: &str) -> Value {
         "lastTransitionTime": time(SystemTime::now())})
 }
 
-/// /// A time in whole seconds, in the format of Kubernetes.
+/// A time in whole seconds, in the format of Kubernetes.
 fn time(time: SystemTime) -> Value {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
@@ -566,7 +566,7 @@ mod tests {
         let hour = 60 * minute;
         assert_eq!(refresh(2 * minute, 24 * hour), 120 + 60_480);
         assert_eq!(refresh(2 * minute, 58 * minute), 120 + 2436);
-        // // After a revocation, the certificate's validity begins now.
+        // After a revocation, the certificate's validity begins now.
         assert_eq!(refresh(Duration::ZERO, hour), 2520);
     }
 }

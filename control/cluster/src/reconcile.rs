@@ -1,4 +1,4 @@
-//! //! How the controllers of this crate run: they watch objects, and write after changes, at a bounded rate.
+//! How the controllers of this crate run: they watch objects, and write after changes, at a bounded rate.
 //!
 //! ```text
 //!  watches ──► observe ──► is_due? ── GATHER ──► reconcile ── PAUSE ──┐
@@ -13,17 +13,17 @@ use futures_util::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// /// A controller: what it has observed, and what it writes because of it.
+/// A controller: what it has observed, and what it writes because of it.
 pub(crate) trait Reconciler: Send {
     /// What its watches yield.
     type Observation: Send;
 
-    /// /// How long changes are gathered: a namespace and its objects often arrive at the same time.
+    /// How long changes are gathered: a namespace and its objects often arrive at the same time.
     const GATHER: Duration = Duration::from_millis(20);
-    /// /// The shortest time between two rounds. If another client keeps changing an object, the controller restores it
+    /// The shortest time between two rounds. If another client keeps changing an object, the controller restores it
     /// at this rate.
     const PAUSE: Duration = Duration::from_secs(1);
-    /// /// The shortest time to the next round after a round in which something could not be written.
+    /// The shortest time to the next round after a round in which something could not be written.
     const RETRY: Duration = Duration::from_secs(3);
 
     /// The watches. They never end.
@@ -32,19 +32,19 @@ pub(crate) trait Reconciler: Send {
     /// Takes an observation.
     fn observe(&mut self, observation: Self::Observation);
 
-    /// /// Whether something has to be written.
+    /// Whether something has to be written.
     fn is_due(&self) -> bool;
 
-    /// /// The earliest time of the next write, if it has to wait.
+    /// The earliest time of the next write, if it has to wait.
     fn not_before(&self) -> Option<Instant> {
         None
     }
 
-    /// /// Writes what has to be written; returns whether all of it was.
+    /// Writes what has to be written; returns whether all of it was.
     fn reconcile(&mut self) -> impl Future<Output = bool> + Send;
 }
 
-/// /// Runs a controller whenever this replica leads: a new one for each period of leading. Returns when the sender of
+/// Runs a controller whenever this replica leads: a new one for each period of leading. Returns when the sender of
 /// `leads` is dropped.
 pub(crate) async fn while_leading<R: Reconciler>(
     mut leads: watch::Receiver<bool>,
@@ -58,7 +58,7 @@ pub(crate) async fn while_leading<R: Reconciler>(
     }
 }
 
-/// /// Runs a controller until the future is dropped.
+/// Runs a controller until the future is dropped.
 pub(crate) async fn run<R: Reconciler>(mut controller: R) {
     let mut observations = controller.watches();
     let (mut earliest, mut due_since) = (Instant::now(), None);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
-    /// /// Is due from the first observation until its second round. The first round fails.
+    /// Is due from the first observation until its second round. The first round fails.
     #[derive(Default)]
     struct Counter {
         observed: usize,
@@ -131,7 +131,7 @@ mod tests {
         assert!(rounds[1] - rounds[0] >= retry && rounds[2] - rounds[1] >= pause, "{rounds:?}");
     }
 
-    /// /// Is due until the third observation, but its writes must wait a day.
+    /// Is due until the third observation, but its writes must wait a day.
     struct DueReconciler(usize);
 
     impl Reconciler for DueReconciler {

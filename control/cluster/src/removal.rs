@@ -1,4 +1,4 @@
-//! //! Cancels an unfinished removal of the mesh, while this replica leads.
+//! Cancels an unfinished removal of the mesh, while this replica leads.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,18 +24,18 @@ use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 use crate::webhooks::INJECTOR;
 
-/// /// Longest wait for all answers of the API server during one look.
+/// Longest wait for all answers of the API server during one look.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// /// How long plaintext is still accepted after mTLS is used again. Proxies learn of that within a second, and one
+/// How long plaintext is still accepted after mTLS is used again. Proxies learn of that within a second, and one
 /// that lost its control plane connects again within a few seconds.
 const HOLD: Duration = Duration::from_secs(15);
-/// /// The DaemonSet of agents. Without agents no pod is captured.
+/// The DaemonSet of agents. Without agents no pod is captured.
 const AGENT: &str = "leno-agent";
 
-/// /// Cancels a removal of the mesh that was begun and not finished, if the mesh was installed again since. Otherwise
+/// Cancels a removal of the mesh that was begun and not finished, if the mesh was installed again since. Otherwise
 /// the mesh would stay half removed: without mTLS, and without any report of it.
 ///
-/// /// A removal deletes the webhooks before it writes its first step. So if a step is written and the webhooks exist,
+/// A removal deletes the webhooks before it writes its first step. So if a step is written and the webhooks exist,
 /// the mesh was installed since, and is to stay. The steps are undone in reverse order:
 ///
 /// ```text
@@ -43,38 +43,38 @@ const AGENT: &str = "leno-agent";
 ///  pods may have no capture                mTLS is spoken, all is taken         as before
 /// ```
 ///
-/// /// Three watches report that something may have changed. The controller then reads the objects again, in the order
+/// Three watches report that something may have changed. The controller then reads the objects again, in the order
 /// of [`look`](Self::look), and decides by them alone, because watches of different kinds report in no particular
 /// order.
 pub struct RemovalReconciler {
     client: Client,
-    /// /// The control plane's own namespace, whose annotation tells how far the removal has gone.
+    /// The control plane's own namespace, whose annotation tells how far the removal has gone.
     namespace: String,
-    /// /// The looks, counted by their outcome.
+    /// The looks, counted by their outcome.
     counts: [(Outcome, AtomicU64); 7],
 }
 
-/// /// The outcome of a look.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// /// A step was undone.
+    /// A step was undone.
     Back,
-    /// /// The mesh is being removed, or its removal was abandoned: it was not installed since.
+    /// The mesh is being removed, or its removal was abandoned: it was not installed since.
     Removed,
-    /// /// No step is in effect any more, and the watch has not reported that yet.
+    /// No step is in effect any more, and the watch has not reported that yet.
     Over,
-    /// /// The mesh was installed, and the agents are not ready on all nodes.
+    /// The mesh was installed, and the agents are not ready on all nodes.
     NoAgents,
-    /// /// The mesh was installed, and [`HOLD`] is not over.
+    /// The mesh was installed, and [`HOLD`] is not over.
     Held,
-    /// /// Another client has changed the namespace since it was read.
+    /// Another client has changed the namespace since it was read.
     Conflict,
-    /// /// The objects could not be read or written.
+    /// The objects could not be read or written.
     Failed,
 }
 
 impl Outcome {
-    /// /// All outcomes, in the order of their declaration.
+    /// All outcomes, in the order of their declaration.
     const ALL: [Self; 7] = [
         Self::Back,
         Self::Removed,
@@ -98,43 +98,43 @@ impl Outcome {
     }
 }
 
-/// /// How far a removal has gone, and whether it is to be cancelled.
+/// How far a removal has gone, and whether it is to be cancelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemovalProgress {
-    /// /// No step is in effect.
+    /// No step is in effect.
     Over,
-    /// /// A step is in effect, and the mesh was not installed since.
+    /// A step is in effect, and the mesh was not installed since.
     Removed,
-    /// /// A step has to be undone.
+    /// A step has to be undone.
     Halfway(HeldRemoval),
 }
 
-/// /// A mesh that was installed while a step of its removal is in effect, as it was read. It is changed only if it is
+/// A mesh that was installed while a step of its removal is in effect, as it was read. It is changed only if it is
 /// still so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldRemoval {
-    /// /// The step in effect.
+    /// The step in effect.
     pub step: Removal,
-    /// /// The step to go back to.
+    /// The step to go back to.
     pub to: Removal,
     /// Whether the agents are ready on all nodes.
     pub captures: bool,
-    /// /// The version of the namespace in which the step was read.
+    /// The version of the namespace in which the step was read.
     version: Option<String>,
 }
 
 impl HeldRemoval {
-    /// /// Why going back has to wait, if it has to. `held` is how long the step has been in effect.
+    /// Why going back has to wait, if it has to. `held` is how long the step has been in effect.
     fn waits(&self, held: Duration) -> Option<Outcome> {
         if !self.captures {
             return Some(Outcome::NoAgents);
         }
-        // // After this step a workload accepts no plaintext that it did not accept before the removal.
+        // After this step a workload accepts no plaintext that it did not accept before the removal.
         (self.to == Removal::None && held < HOLD).then_some(Outcome::Held)
     }
 }
 
-/// /// The step to go back to. `None` if no step is in effect.
+/// The step to go back to. `None` if no step is in effect.
 const fn back(step: Removal) -> Option<Removal> {
     match step {
         Removal::None => None,
@@ -144,19 +144,19 @@ const fn back(step: Removal) -> Option<Removal> {
 }
 
 impl RemovalReconciler {
-    /// /// For the mesh whose control plane runs in this namespace.
+    /// For the mesh whose control plane runs in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         let counts = Outcome::ALL.map(|outcome| (outcome, AtomicU64::new(0)));
         Self { client, namespace: namespace.to_owned(), counts }
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         while_leading(leads, || Observed::new(self)).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Checks whether a removal must be reverted, by result.";
         let results = self.counts.each_ref().map(|(outcome, count)| (outcome.as_str(), count));
@@ -172,12 +172,12 @@ impl RemovalReconciler {
         tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
     }
 
-    /// /// Reads how far the removal has gone, and whether it is to be cancelled.
+    /// Reads how far the removal has gone, and whether it is to be cancelled.
     ///
     /// # Errors
-    /// /// If the API server does not answer, or does not permit reading.
+    /// If the API server does not answer, or does not permit reading.
     pub async fn look(&self) -> Result<RemovalProgress, Error> {
-        // // The order matters: once a removal's step is read, webhooks from before the removal are already deleted.
+        // The order matters: once a removal's step is read, webhooks from before the removal are already deleted.
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let metadata = namespaces.get_metadata(&self.namespace).await?.metadata;
         let step = removal(&metadata.annotations.unwrap_or_default());
@@ -192,11 +192,11 @@ impl RemovalReconciler {
         Ok(RemovalProgress::Halfway(HeldRemoval { step, to, captures, version }))
     }
 
-    /// /// Goes back a step, unless the namespace was changed since it was read, for example by a removal that begins
+    /// Goes back a step, unless the namespace was changed since it was read, for example by a removal that begins
     /// again. Returns whether the step was written.
     ///
     /// # Errors
-    /// /// If the API server does not answer, or does not permit writing.
+    /// If the API server does not answer, or does not permit writing.
     pub async fn write(&self, seen: &HeldRemoval) -> Result<bool, Error> {
         let said = match seen.to {
             Removal::None => json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null}),
@@ -214,23 +214,23 @@ impl RemovalReconciler {
     }
 }
 
-/// /// What the watches have reported about a removal, and what looks have found since.
+/// What the watches have reported about a removal, and what looks have found since.
 struct Observed<'a> {
     own: &'a RemovalReconciler,
-    /// /// The step in the namespace's annotation.
+    /// The step in the namespace's annotation.
     step: Reflection<(), Removal>,
-    /// /// Whether a watch has reported something since the last look, or that look failed.
+    /// Whether a watch has reported something since the last look, or that look failed.
     changed: bool,
-    /// /// Which step is in effect, and when it was first found to be.
+    /// Which step is in effect, and when it was first found to be.
     since: Option<(Removal, Instant)>,
-    /// /// The outcome of the last look.
+    /// The outcome of the last look.
     last: Option<Outcome>,
 }
 
 /// A report of one of the watches.
 enum Observation {
     Step(WatchReport<Removal>),
-    /// /// Of another object that decides whether a step may be undone.
+    /// Of another object that decides whether a step may be undone.
     Other(WatchReport<()>),
 }
 
@@ -243,7 +243,7 @@ impl<'a> Observed<'a> {
         self.step.values().get(&()).is_some_and(|step| *step > Removal::None)
     }
 
-    /// /// Looks once, and goes back a step if it may.
+    /// Looks once, and goes back a step if it may.
     async fn one(&mut self) -> Result<Outcome, Error> {
         let seen = match self.own.look().await? {
             RemovalProgress::Halfway(seen) => seen,
@@ -360,7 +360,7 @@ impl Reconciler for Observed<'_> {
     }
 }
 
-/// /// Watches one object. Only the fact that it has changed is reported.
+/// Watches one object. Only the fact that it has changed is reported.
 fn changes_of<K>(api: Api<K>, name: &str) -> BoxStream<'static, WatchReport<()>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -368,7 +368,7 @@ where
     leno_kube::watch(api, WatchSelection::named(name)).map(|report| report.map(drop)).boxed()
 }
 
-/// /// The text to log for an error, with what to do about it.
+/// The text to log for an error, with what to do about it.
 fn failure(error: &Error) -> String {
     match error {
         Error::Api(status) if status.code == 403 => format!(
@@ -380,7 +380,7 @@ fn failure(error: &Error) -> String {
     }
 }
 
-/// /// Whether a ready agent runs on every node that should have one.
+/// Whether a ready agent runs on every node that should have one.
 fn are_ready(agents: &DaemonSet) -> bool {
     agents.status.as_ref().is_some_and(|status| {
         status.observed_generation == agents.metadata.generation

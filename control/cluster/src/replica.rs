@@ -1,6 +1,6 @@
-//! //! What a replica reports: conditions of its own pod, and annotations for the leader.
+//! What a replica reports: conditions of its own pod, and annotations for the leader.
 //!
-//! //! The conditions inform users who may read pods, and `leno check` reads them. Each pod has its own, rather than
+//! The conditions inform users who may read pods, and `leno check` reads them. Each pod has its own, rather than
 //! one object for all replicas: rights are the same for all replicas, but one that started later knows less, and each
 //! has proxies of its own.
 
@@ -22,14 +22,14 @@ use tokio::time::{interval, timeout};
 use crate::counts;
 use crate::reconcile::{Reconciler, run};
 
-/// /// How often the report is computed again: it may depend on how long something has lasted.
+/// How often the report is computed again: it may depend on how long something has lasted.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the API server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// /// Longest message, in characters, because clients read a status as a whole.
+/// Longest message, in characters, because clients read a status as a whole.
 pub(crate) const MAX_MESSAGE: usize = 4_096;
 
-/// /// A condition as it should be.
+/// A condition as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaPodCondition {
     /// Its type.
@@ -40,7 +40,7 @@ pub struct ReplicaPodCondition {
 }
 
 impl ReplicaPodCondition {
-    /// /// True if there is no message, with the first reason; otherwise false, with the second.
+    /// True if there is no message, with the first reason; otherwise false, with the second.
     pub(crate) fn new(
         kind: &'static str,
         (good, bad): (&'static str, &'static str),
@@ -51,19 +51,19 @@ impl ReplicaPodCondition {
     }
 }
 
-/// /// What the pod should report about its replica.
+/// What the pod should report about its replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
-    /// /// The conditions that are known now.
+    /// The conditions that are known now.
     pub conditions: Vec<ReplicaPodCondition>,
-    /// /// Annotations by name. Those without a value should not exist.
+    /// Annotations by name. Those without a value should not exist.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// /// Returns the current report.
+/// Returns the current report.
 pub type ReportSource = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
 
-/// /// Keeps the conditions and annotations of one pod up to date. Outside of a cluster there is no such pod, and
+/// Keeps the conditions and annotations of one pod up to date. Outside of a cluster there is no such pod, and
 /// nothing to do.
 pub struct ReplicaReporter {
     pods: Api<Pod>,
@@ -72,29 +72,29 @@ pub struct ReplicaReporter {
     failed: AtomicU64,
 }
 
-/// /// What the pod reports now.
+/// What the pod reports now.
 #[derive(Clone, Debug, Default)]
 struct ReportedConditions {
-    /// /// The conditions, by type.
+    /// The conditions, by type.
     conditions: BTreeMap<String, ReplicaCondition>,
     annotations: BTreeMap<String, String>,
 }
 
-/// /// What has to be written.
+/// What has to be written.
 #[derive(Debug, Default)]
 struct PodStatusPatch {
     conditions: Vec<(&'static str, ReplicaCondition)>,
-    /// /// The annotations that have to change.
+    /// The annotations that have to change.
     annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// /// A condition as the pod has it now.
+/// A condition as the pod has it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ReplicaCondition {
     status: String,
     reason: String,
     message: String,
-    /// /// When its status last changed.
+    /// When its status last changed.
     since: Option<Time>,
 }
 
@@ -113,20 +113,20 @@ impl ReplicaReporter {
         Self { pods: Api::namespaced(client, namespace), pod: pod.to_owned(), written, failed }
     }
 
-    /// /// Watches the pod, and writes whenever its report differs from what it should be. Ends with the process.
+    /// Watches the pod, and writes whenever its report differs from what it should be. Ends with the process.
     pub async fn run(&self, reports: ReportSource) {
         let (wanted, pod) = (ReplicaReport::default(), Reflection::default());
         run(Observed { own: self, reports, wanted, pod }).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that the condition of the replica's pod was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("condition_writes_total", help), &results);
     }
 
-    /// /// Returns whether all was written, or the pod does not exist.
+    /// Returns whether all was written, or the pod does not exist.
     async fn write(&self, due: &PodStatusPatch) -> bool {
         let condition = |(kind, written): &(&str, ReplicaCondition)| -> Value {
             let ReplicaCondition { status, reason, message, since } = written;
@@ -134,7 +134,7 @@ impl ReplicaReporter {
                 "lastTransitionTime": since})
         };
         let conditions: Vec<Value> = due.conditions.iter().map(condition).collect();
-        // // A strategic merge patch keeps conditions of other types. The status subresource also accepts annotations
+        // A strategic merge patch keeps conditions of other types. The status subresource also accepts annotations
         // of a pod.
         let mut patch = json!({"status": {"conditions": conditions}});
         if !due.annotations.is_empty() {
@@ -167,12 +167,12 @@ impl ReplicaReporter {
     }
 }
 
-/// /// The report as it should be, and as the pod has it.
+/// The report as it should be, and as the pod has it.
 struct Observed<'a> {
     own: &'a ReplicaReporter,
     reports: ReportSource,
     wanted: ReplicaReport,
-    /// /// The pod's report, if the pod exists.
+    /// The pod's report, if the pod exists.
     pod: Reflection<(), ReportedConditions>,
 }
 
@@ -219,7 +219,7 @@ impl PodStatusPatch {
 impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
-    /// /// The reason of a failure may change with every attempt, so writes are rarer than by default.
+    /// The reason of a failure may change with every attempt, so writes are rarer than by default.
     const PAUSE: Duration = Duration::from_secs(10);
     const RETRY: Duration = Duration::from_secs(10);
 

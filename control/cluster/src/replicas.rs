@@ -1,4 +1,4 @@
-//! //! What the leader has to know during a rotation of the root: the other replicas, what each reports about its
+//! What the leader has to know during a rotation of the root: the other replicas, what each reports about its
 //! proxies, and an operator's request.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!  replica ── the same ─────────────────────────────────┼──► Replicas ──► the leader goes on, or not
 //!  operator ── ConfigMap leno-identity: Request ────────┘
 //! ```
-//! //! Replicas exchange nothing else. Whoever may write in the control plane's namespace can operate the mesh.
+//! Replicas exchange nothing else. Whoever may write in the control plane's namespace can operate the mesh.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,46 +24,46 @@ use tokio::time::Instant;
 pub const TRUST_ANNOTATION: &str = "leno.dev/trust";
 /// The label of the control plane's pods, and its value.
 const LABEL: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
-/// /// How long a replica that is not ready is waited for: afterwards its proxies have connected to others. A ready
+/// How long a replica that is not ready is waited for: afterwards its proxies have connected to others. A ready
 /// replica is waited for without end.
 const UNREADY: Duration = Duration::from_secs(60);
 /// Most replicas that a message names.
 const MAX_NAMED: usize = 5;
 
-/// /// What a replica reports about its proxies.
+/// What a replica reports about its proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaTrust {
-    /// /// Distinguishes this run of the process from others with the same pod name.
+    /// Distinguishes this run of the process from others with the same pod name.
     pub run: String,
-    /// /// The phase, the bundle and the key that it serves.
+    /// The phase, the bundle and the key that it serves.
     pub serves: String,
-    /// /// Whether it has run for long enough that its proxies are connected.
+    /// Whether it has run for long enough that its proxies are connected.
     pub settled: bool,
-    /// /// How many of its proxies do not use all of that yet.
+    /// How many of its proxies do not use all of that yet.
     pub waiting: usize,
 }
 
-/// /// The other replicas, and the operator's request.
+/// The other replicas, and the operator's request.
 #[derive(Debug, Default)]
 pub struct Replicas(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// /// By name; `None` until they are listed.
+    /// By name; `None` until they are listed.
     pods: Option<BTreeMap<String, ReplicaPod>>,
     request: Option<OperatorRequest>,
-    /// /// When a replica last appeared, disappeared or restarted.
+    /// When a replica last appeared, disappeared or restarted.
     changed: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct ReplicaPod {
     trust: Option<ReplicaTrust>,
-    /// /// Since when it is not ready, as far as this replica has observed.
+    /// Since when it is not ready, as far as this replica has observed.
     unready: Option<Instant>,
 }
 
-/// /// A pod's name; and if the pod runs, whether it is ready and what it reports.
+/// A pod's name; and if the pod runs, whether it is ready and what it reports.
 type ObservedReplica = (String, Option<(bool, Option<ReplicaTrust>)>);
 
 enum Observation {
@@ -72,7 +72,7 @@ enum Observation {
 }
 
 impl Replicas {
-    /// /// Follows the replicas and the request until the process ends.
+    /// Follows the replicas and the request until the process ends.
     pub async fn run(self: Arc<Self>, client: Client, namespace: String) {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
@@ -108,13 +108,13 @@ impl Replicas {
         }
     }
 
-    /// /// What an operator requests, whether it is done already or not.
+    /// What an operator requests, whether it is done already or not.
     #[must_use]
     pub fn request(&self) -> Option<OperatorRequest> {
         self.table().request.clone()
     }
 
-    /// /// The reasons why replicas other than `own` keep a phase from ending. In the phase, all replicas should serve
+    /// The reasons why replicas other than `own` keep a phase from ending. In the phase, all replicas should serve
     /// `serves`. There is no reason left once their proxies use it and no replica has appeared or disappeared for
     /// `settle`.
     #[must_use]
@@ -123,7 +123,7 @@ impl Replicas {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // // Ignores poisoning: values are replaced as a whole.
+        // Ignores poisoning: values are replaced as a whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +140,7 @@ impl Table {
         let same = |name: &String, pod: &ReplicaPod| {
             before.get(name).is_some_and(|before| match (&before.trust, &pod.trust) {
                 (Some(before), Some(trust)) => before.run == trust.run,
-                // // It begins to report, or disappears.
+                // It begins to report, or disappears.
                 _ => true,
             })
         };
@@ -175,7 +175,7 @@ impl Table {
     }
 }
 
-/// /// A running pod of the control plane: its name, whether it is ready, and what it reports.
+/// A running pod of the control plane: its name, whether it is ready, and what it reports.
 fn replica(pod: Pod) -> ObservedReplica {
     let status = pod.status.unwrap_or_default();
     let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(waits(&table, "switch both new"), "replica b is in another phase");
         take(&mut table, &[("own", true, None), ("b", true, says("1", 0))]);
         assert_eq!(waits(&table, "add both old"), "");
-        // // It was killed and runs again: its proxies may be connected to other replicas, or to none for a moment.
+        // It was killed and runs again: its proxies may be connected to other replicas, or to none for a moment.
         take(&mut table, &[("own", true, None), ("b", true, says("2", 0))]);
         assert_eq!(waits(&table, "add both old"), "a replica has just come or gone");
         tokio::time::advance(SETTLE).await;

@@ -1,4 +1,4 @@
-//! //! Keeps the roots by which proxies verify the control plane, in every namespace, while this replica leads.
+//! Keeps the roots by which proxies verify the control plane, in every namespace, while this replica leads.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::reconcile::{Reconciler, while_leading};
 
 /// The ConfigMap's name, in every namespace.
 pub const CONFIG_MAP: &str = "leno-roots";
-/// /// The key of the ConfigMap that holds the roots.
+/// The key of the ConfigMap that holds the roots.
 const KEY: &str = "roots.pem";
-/// /// The field manager of this key.
+/// The field manager of this key.
 const FIELD_MANAGER: &str = "leno-controller";
-/// /// Namespaces that are written at once.
+/// Namespaces that are written at once.
 const AT_ONCE: usize = 8;
 /// Most writes of one round, over all namespaces.
 const A_ROUND: usize = 100;
@@ -34,9 +34,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct RootsReconciler {
     client: Client,
     authority: Arc<Authority>,
-    /// /// Hashes roots. The key is random, because tenants can write the ConfigMaps as well.
+    /// Hashes roots. The key is random, because tenants can write the ConfigMaps as well.
     hashes: RandomState,
-    /// /// The hash of the roots that all namespaces have; a different value while some do not have them.
+    /// The hash of the roots that all namespaces have; a different value while some do not have them.
     settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
@@ -45,7 +45,7 @@ pub struct RootsReconciler {
 /// The namespaces and their ConfigMaps.
 struct Observed<'a> {
     own: &'a RootsReconciler,
-    /// /// By name. A namespace that is being deleted is left out, because it accepts no new object.
+    /// By name. A namespace that is being deleted is left out, because it accepts no new object.
     namespaces: Reflection<String, ()>,
     /// By namespace, the hash of the roots in the ConfigMap.
     maps: Reflection<String, u64>,
@@ -55,42 +55,42 @@ struct Observed<'a> {
 enum Observation {
     Namespace(WatchReport<Namespace>),
     Map(WatchReport<ConfigMap>),
-    /// /// The authority has changed its roots.
+    /// The authority has changed its roots.
     Roots,
 }
 
 impl RootsReconciler {
-    /// /// For the roots that the authority has at each moment.
+    /// For the roots that the authority has at each moment.
     #[must_use]
     pub fn new(client: Client, authority: Arc<Authority>) -> Self {
         let [settled, written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
         Self { client, authority, hashes: RandomState::new(), settled, written, failed }
     }
 
-    /// /// Whether all namespaces have the authority's current roots, as far as this replica saw while it led.
+    /// Whether all namespaces have the authority's current roots, as far as this replica saw while it led.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed) == self.wanted()
     }
 
-    /// /// The hash of the authority's current roots.
+    /// The hash of the authority's current roots.
     fn wanted(&self) -> u64 {
         self.hashes.hash_one(self.authority.trust().roots_pem())
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         while_leading(leads, || Observed::new(self)).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "ConfigMaps of roots written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("roots_writes_total", help), &results);
     }
 
-    /// /// Writes the roots into a namespace. Returns the namespace and the hash of its roots if that succeeded.
+    /// Writes the roots into a namespace. Returns the namespace and the hash of its roots if that succeeded.
     async fn write(&self, namespace: String) -> Option<(String, u64)> {
         let trust = self.authority.trust();
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &namespace);
@@ -99,14 +99,14 @@ impl RootsReconciler {
             "metadata": {"name": CONFIG_MAP, "labels": {"app.kubernetes.io/part-of": "leno"}},
             "data": {KEY: trust.roots_pem()},
         });
-        // // Server-side apply creates the ConfigMap if needed; a right to this name alone is sufficient.
+        // Server-side apply creates the ConfigMap if needed; a right to this name alone is sufficient.
         let written = apply(&maps, FIELD_MANAGER, CONFIG_MAP, &map);
         let failure = match timeout(ANSWER, written).await {
             Ok(Ok(_)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return Some((namespace, self.hashes.hash_one(trust.roots_pem())));
             }
-            // // The namespace is ending or gone: the watch reports it.
+            // The namespace is ending or gone: the watch reports it.
             Ok(Err(error)) if is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer".to_owned(),
@@ -122,7 +122,7 @@ impl<'a> Observed<'a> {
         Self { own, namespaces: Reflection::default(), maps: Reflection::default() }
     }
 
-    /// /// The namespaces without the roots. None until both kinds are listed.
+    /// The namespaces without the roots. None until both kinds are listed.
     fn due(&self) -> Vec<String> {
         if !self.namespaces.is_complete() || !self.maps.is_complete() {
             return Vec::new();
@@ -144,7 +144,7 @@ impl Reconciler for Observed<'_> {
         let namespaces: Api<Namespace> = Api::all(self.own.client.clone());
         let maps: Api<ConfigMap> = Api::all(self.own.client.clone());
         let namespaces = leno_kube::watch(namespaces, WatchSelection::default());
-        // // Selected by name, because the right to read it is also granted by name.
+        // Selected by name, because the right to read it is also granted by name.
         let maps = leno_kube::watch(maps, WatchSelection::named(CONFIG_MAP));
         let objects =
             stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map));
@@ -192,10 +192,10 @@ impl Reconciler for Observed<'_> {
     }
 }
 
-/// /// Yields an item for each change of the authority.
+/// Yields an item for each change of the authority.
 pub(crate) fn changes(authority: &Authority) -> BoxStream<'static, ()> {
     stream::unfold(authority.changes(), |mut changes| async move {
-        // // The sender is dropped only when the process ends.
+        // The sender is dropped only when the process ends.
         changes.changed().await.ok().map(|()| ((), changes))
     })
     .boxed()

@@ -1,6 +1,6 @@
 //! Writes the status of routes and policies, while this replica leads.
 //!
-//! //! A status consists of what the index says about an object, and of what replicas report about proxies that do not
+//! A status consists of what the index says about an object, and of what replicas report about proxies that do not
 //! enforce policies (`unenforced`).
 
 use std::collections::BTreeMap;
@@ -28,36 +28,36 @@ use crate::unenforced::older_proxies;
 
 /// The label of the control plane's pods, and its value.
 const REPLICAS: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
-/// /// The field manager of the written fields.
+/// The field manager of the written fields.
 const FIELD_MANAGER: &str = "leno-controller";
-/// /// The interval at which policies are judged again after changes of endpoints alone. A large mesh has such changes
+/// The interval at which policies are judged again after changes of endpoints alone. A large mesh has such changes
 /// all the time.
 const ENDPOINTS: Duration = Duration::from_secs(2);
 /// Writes at once.
 const AT_ONCE: usize = 8;
-/// /// Shortest time between the beginnings of two writes: 100 a second. A new leader may have to write thousands of
+/// Shortest time between the beginnings of two writes: 100 a second. A new leader may have to write thousands of
 /// statuses, and the API server has other clients.
 const PACE: Duration = Duration::from_millis(10);
-/// /// Longest wait for the answer to a write. A healthy API server answers much sooner.
+/// Longest wait for the answer to a write. A healthy API server answers much sooner.
 const ANSWER: Duration = Duration::from_secs(10);
-/// /// Objects that are judged during one access to the index. Meanwhile the index accepts no change.
+/// Objects that are judged during one access to the index. Meanwhile the index accepts no change.
 const JUDGED: usize = 256;
 
-/// /// Follows the statuses of routes and policies, and writes those that the mesh wants otherwise.
+/// Follows the statuses of routes and policies, and writes those that the mesh wants otherwise.
 pub struct StatusReconciler {
     client: Client,
     /// The namespace of the control plane.
     namespace: String,
-    /// /// The objects as last read, each with the version that a status replaces.
+    /// The objects as last read, each with the version that a status replaces.
     objects: Mutex<BTreeMap<ObjectKey, JudgedObject>>,
     changes: Arc<Changes>,
     counts: Counts,
 }
 
-/// /// Changes of the state after which nothing was judged yet.
+/// Changes of the state after which nothing was judged yet.
 #[derive(Debug, Default)]
 struct Changes {
-    /// /// Something has changed on which any status may depend.
+    /// Something has changed on which any status may depend.
     all: Notify,
     /// Endpoints have changed, on which the status of policies may depend.
     endpoints: AtomicBool,
@@ -70,16 +70,16 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// /// A route or a policy. If it cannot be understood, also the reason.
+/// A route or a policy. If it cannot be understood, also the reason.
 #[derive(Clone)]
 struct JudgedObject {
     object: Object,
     misread: Option<String>,
-    /// /// Whether the API server has refused the status. It would refuse it again until the object changes.
+    /// Whether the API server has refused the status. It would refuse it again until the object changes.
     refused: bool,
 }
 
-/// /// Which statuses changes may affect.
+/// Which statuses changes may affect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct AffectedStatuses {
@@ -90,20 +90,20 @@ pub struct AffectedStatuses {
 }
 
 impl AffectedStatuses {
-    /// /// The statuses that depend on fetched keys of tokens.
+    /// The statuses that depend on fetched keys of tokens.
     pub const KEYS: Self = Self { all: true, endpoints: false };
 }
 
-/// /// A status that has to be written.
+/// A status that has to be written.
 struct DueStatus {
     key: ObjectKey,
     api_version: String,
-    /// /// The version of the object that it replaces.
+    /// The version of the object that it replaces.
     version: String,
     status: Value,
 }
 
-/// /// Which objects have to be judged.
+/// Which objects have to be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum JudgedKinds {
     /// Those whose status depends on endpoints.
@@ -112,7 +112,7 @@ enum JudgedKinds {
 }
 
 impl StatusReconciler {
-    /// /// Knows no object yet. `namespace` is the control plane's.
+    /// Knows no object yet. `namespace` is the control plane's.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl StatusReconciler {
         }
     }
 
-    /// /// Notes changes. Call it before the changes are applied to the state, and afterwards pass the result to
+    /// Notes changes. Call it before the changes are applied to the state, and afterwards pass the result to
     /// [`applied`](Self::applied).
     pub fn note(&self, changes: &[ObjectChange]) -> AffectedStatuses {
         let mut bearing = AffectedStatuses::default();
@@ -153,7 +153,7 @@ impl StatusReconciler {
         bearing
     }
 
-    /// /// Reports that the noted changes have been applied to the state.
+    /// Reports that the noted changes have been applied to the state.
     pub fn applied(&self, bearing: AffectedStatuses) {
         if bearing.endpoints {
             self.changes.endpoints.store(true, Ordering::Relaxed);
@@ -163,7 +163,7 @@ impl StatusReconciler {
         }
     }
 
-    /// /// Notes objects that cannot be understood, each with the reason.
+    /// Notes objects that cannot be understood, each with the reason.
     pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
         let mut objects = self.objects();
         for (object, reason) in misread {
@@ -174,9 +174,9 @@ impl StatusReconciler {
         self.changes.all.notify_one();
     }
 
-    /// /// Writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, state: &PlaneState, leads: watch::Receiver<bool>) {
-        // // A new leader judges everything, because the previous one may have left anything unwritten.
+        // A new leader judges everything, because the previous one may have left anything unwritten.
         while_leading(leads, || Observed {
             own: self,
             state,
@@ -187,7 +187,7 @@ impl StatusReconciler {
         .await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let Counts { written, conflicts, failed } = &self.counts;
         let help = "Statuses of routes and policies written, by result.";
@@ -214,7 +214,7 @@ impl StatusReconciler {
         all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
     }
 
-    /// /// Writes statuses. Returns whether some of them have to be tried again.
+    /// Writes statuses. Returns whether some of them have to be tried again.
     async fn write(&self, due: Vec<DueStatus>) -> bool {
         let writes = paced(due).map(|due| self.write_one(due));
         let written = writes.buffer_unordered(AT_ONCE);
@@ -228,7 +228,7 @@ impl StatusReconciler {
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
-        // // The list of conditions has one owner for the API server, so the patch replaces it as a whole, and only in
+        // The list of conditions has one owner for the API server, so the patch replaces it as a whole, and only in
         // the version that was read. So nothing is lost that others have added meanwhile.
         let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
         let params =
@@ -249,7 +249,7 @@ impl StatusReconciler {
                 tracing::info!(object = %key, "status written");
                 false
             }
-            // // The watch is about to report its newest version or its deletion.
+            // The watch is about to report its newest version or its deletion.
             Err(leno_kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 count(&self.counts.conflicts);
                 false
@@ -270,7 +270,7 @@ impl StatusReconciler {
         }
     }
 
-    /// /// Notes that a status must not be written again for this version of an object.
+    /// Notes that a status must not be written again for this version of an object.
     fn refuse(&self, key: &ObjectKey, version: &str) {
         if let Some(one) = self.objects().get_mut(key) {
             let read = written(&one.object);
@@ -279,32 +279,32 @@ impl StatusReconciler {
     }
 
     fn objects(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, JudgedObject>> {
-        // // Ignores poisoning: entries are inserted and removed as a whole.
+        // Ignores poisoning: entries are inserted and removed as a whole.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// /// What has to be judged while this replica leads.
+/// What has to be judged while this replica leads.
 struct Observed<'a> {
     own: &'a StatusReconciler,
     state: &'a PlaneState,
     which: Option<JudgedKinds>,
-    /// /// What each replica reports, by the name of its pod.
+    /// What each replica reports, by the name of its pod.
     replicas: Reflection<String, BTreeMap<String, OlderProxies>>,
-    /// /// The union of these reports, by policy. `None` until the pods were read or turned out to be unreadable.
+    /// The union of these reports, by policy. `None` until the pods were read or turned out to be unreadable.
     /// Otherwise a new leader would first write that all proxies enforce all policies.
     older: Option<BTreeMap<String, OlderProxies>>,
 }
 
 enum Observation {
-    /// /// These objects have to be judged.
+    /// These objects have to be judged.
     Changed(JudgedKinds),
-    /// /// A replica's pod: its name and its report.
+    /// A replica's pod: its name and its report.
     Replica(WatchReport<(String, BTreeMap<String, OlderProxies>)>),
 }
 
 impl Observed<'_> {
-    /// /// The union of the reports of all replicas.
+    /// The union of the reports of all replicas.
     fn merge(&self) -> BTreeMap<String, OlderProxies> {
         let mut all: BTreeMap<String, OlderProxies> = BTreeMap::new();
         for (policy, older) in self.replicas.values().values().flatten() {
@@ -317,12 +317,12 @@ impl Observed<'_> {
 impl Reconciler for Observed<'_> {
     type Observation = Observation;
 
-    /// /// Longer than by default: a rollout changes many things at once, and people read a status only afterwards.
+    /// Longer than by default: a rollout changes many things at once, and people read a status only afterwards.
     const GATHER: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::ZERO;
     const RETRY: Duration = Duration::from_secs(2);
 
-    /// /// The objects themselves are not watched here: the index receives them, and its changes are noted.
+    /// The objects themselves are not watched here: the index receives them, and its changes are noted.
     fn watches(&self) -> BoxStream<'static, Observation> {
         let all = stream::unfold(Arc::clone(&self.own.changes), |changes| async move {
             changes.all.notified().await;
@@ -377,7 +377,7 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Changes {
-    /// /// Yields an item at the first tick after endpoints have changed.
+    /// Yields an item at the first tick after endpoints have changed.
     fn of_endpoints(self: &Arc<Self>) -> impl Stream<Item = JudgedKinds> + Send + use<> {
         let mut ticks = tokio::time::interval(ENDPOINTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -392,7 +392,7 @@ impl Changes {
     }
 }
 
-/// /// Yields the items at a bounded rate ([`PACE`]).
+/// Yields the items at a bounded rate ([`PACE`]).
 fn paced<T: Send>(items: Vec<T>) -> impl Stream<Item = T> + Send {
     let mut pace = tokio::time::interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -407,7 +407,7 @@ fn is_judged(kind: Kind) -> bool {
     kind.is_policy() || Kind::ROUTES.contains(&kind)
 }
 
-/// /// The status that an object should have, if it has another.
+/// The status that an object should have, if it has another.
 fn due(
     index: &Index,
     JudgedObject { object, misread, .. }: &JudgedObject,
@@ -415,7 +415,7 @@ fn due(
     now: &Time,
 ) -> Option<DueStatus> {
     let key = object.key();
-    // // Only the status of these kinds depends on features of proxies.
+    // Only the status of these kinds depends on features of proxies.
     let older = match key.kind {
         Kind::AuthorizationPolicy => older.get(&format!("{}/{}", key.namespace, key.name)),
         _ => None,
@@ -431,7 +431,7 @@ fn due(
     Some(DueStatus { key, api_version, version, status })
 }
 
-/// /// The `apiVersion` in which an object was read, and the version that a new status replaces.
+/// The `apiVersion` in which an object was read, and the version that a new status replaces.
 fn written(object: &Object) -> Option<(&str, &str)> {
     let (api_version, metadata) = match object {
         Object::HttpRoute(route) => (&route.api_version, &route.metadata),

@@ -1,4 +1,4 @@
-//! //! Publishes the mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), which pods can mount without Leno, while
+//! Publishes the mesh's trust bundle as a `ClusterTrustBundle` (KEP-3257), which pods can mount without Leno, while
 //! this replica leads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,39 +31,39 @@ pub(crate) const KIND: CertificatesKind = CertificatesKind {
     versions: &["v1", "v1beta1"],
     remedy: "it does by default from Kubernetes 1.37 on, and before by its flags --feature-gates and --runtime-config",
 };
-/// /// The field manager of its fields.
+/// The field manager of its fields.
 const FIELD_MANAGER: &str = "leno-controller";
-/// /// The `ClusterRole` that grants the rights to the object. It is the object's owner, so that the API server's
+/// The `ClusterRole` that grants the rights to the object. It is the object's owner, so that the API server's
 /// garbage collection removes the object together with it.
 const OWNER: &str = "leno-trust-bundle";
 /// Longest wait for all answers of the API server in one round.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// /// Publishes the trust bundle of an authority in a `ClusterTrustBundle`, or removes the object if it is not wanted
+/// Publishes the trust bundle of an authority in a `ClusterTrustBundle`, or removes the object if it is not wanted
 /// any more.
 pub struct TrustBundleReconciler {
     client: Client,
     authority: Arc<Authority>,
     is_wanted: bool,
-    /// /// What this replica knows about the object.
+    /// What this replica knows about the object.
     published: Mutex<Published>,
     written: AtomicU64,
     failed: AtomicU64,
 }
 
-/// /// What a replica knows about the object.
+/// What a replica knows about the object.
 #[derive(Debug, PartialEq, Eq)]
 enum Published {
-    /// /// Nothing: it has not read the object yet, or does not lead any more.
+    /// Nothing: it has not read the object yet, or does not lead any more.
     Unknown,
-    /// /// The API server does not serve the kind, so no pod mounts it.
+    /// The API server does not serve the kind, so no pod mounts it.
     Unserved,
-    /// /// This replica leads, and the object had these roots when it was last read.
+    /// This replica leads, and the object had these roots when it was last read.
     Roots(Option<String>),
 }
 
 impl TrustBundleReconciler {
-    /// /// For the roots that the authority has at each moment.
+    /// For the roots that the authority has at each moment.
     #[must_use]
     pub fn new(client: Client, authority: Arc<Authority>, is_wanted: bool) -> Self {
         let published = Mutex::new(Published::Unknown);
@@ -71,7 +71,7 @@ impl TrustBundleReconciler {
         Self { client, authority, is_wanted, published, written, failed }
     }
 
-    /// /// Whether pods that mount the object get the authority's current roots. False if that is not known.
+    /// Whether pods that mount the object get the authority's current roots. False if that is not known.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &*self.published() {
@@ -82,7 +82,7 @@ impl TrustBundleReconciler {
         }
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, mut leads: watch::Receiver<bool>) {
         if !self.is_wanted {
             if leads.wait_for(|leads| *leads).await.is_ok() {
@@ -100,7 +100,7 @@ impl TrustBundleReconciler {
         .await;
     }
 
-    /// /// Removes the object that an earlier configuration has left. If the right to remove it is gone, so is its
+    /// Removes the object that an earlier configuration has left. If the right to remove it is gone, so is its
     /// owner, and the API server removes the object.
     async fn remove(&self) {
         let failure = match timeout(ANSWERS, self.delete()).await {
@@ -135,7 +135,7 @@ impl TrustBundleReconciler {
         }
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that the ClusterTrustBundle was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
@@ -147,11 +147,11 @@ impl TrustBundleReconciler {
     }
 
     fn published(&self) -> MutexGuard<'_, Published> {
-        // // Ignores poisoning: the value is replaced as a whole.
+        // Ignores poisoning: the value is replaced as a whole.
         self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// /// The content that the object should have: all roots that proxies trust, including those of another authority.
+    /// The content that the object should have: all roots that proxies trust, including those of another authority.
     fn wanted(&self) -> String {
         self.authority.trust().bundle_der().iter().map(|root| pem(root)).collect()
     }
@@ -161,13 +161,13 @@ struct Observed<'a> {
     own: &'a TrustBundleReconciler,
     resource: &'a ApiResource,
     api: Api<DynamicObject>,
-    /// /// The roots in the object, as last reported.
+    /// The roots in the object, as last reported.
     found: Reflection<(), String>,
 }
 
 enum Observation {
     Object(Box<WatchReport<DynamicObject>>),
-    /// /// The authority has changed its roots.
+    /// The authority has changed its roots.
     Roots,
 }
 
@@ -186,7 +186,7 @@ impl Observed<'_> {
             },
             "spec": {"signerName": SIGNER, "trustBundle": roots},
         });
-        // // Server-side apply creates the object if needed; a right to this name alone is sufficient.
+        // Server-side apply creates the object if needed; a right to this name alone is sufficient.
         let applied = apply(&self.api, FIELD_MANAGER, TRUST_BUNDLE, &object).await;
         applied.map(drop).map_err(|error| error.to_string())
     }
@@ -250,7 +250,7 @@ impl Reconciler for Observed<'_> {
 }
 
 impl Drop for Observed<'_> {
-    /// /// Runs when this replica stops leading.
+    /// Runs when this replica stops leading.
     fn drop(&mut self) {
         self.own.publish(Published::Unknown);
     }

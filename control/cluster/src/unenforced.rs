@@ -1,4 +1,4 @@
-//! //! What a replica reports about proxies of earlier releases that do not enforce all policies of their workloads. A
+//! What a replica reports about proxies of earlier releases that do not enforce all policies of their workloads. A
 //! condition of its pod tells users. An annotation of its pod tells the leader, which writes the status of the
 //! policies.
 //!
@@ -21,23 +21,23 @@ use crate::replica::ReplicaPodCondition;
 pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
 /// The annotation of the replica's pod with the policies that are not enforced, by [`unenforced_annotation`].
 pub const UNENFORCED_ANNOTATION: &str = "leno.dev/unenforced-policies";
-/// /// How many workloads are named. Further ones are only counted.
+/// How many workloads are named. Further ones are only counted.
 const NAMED: usize = 16;
-/// /// Longest annotation, in bytes, because every client that reads pods receives it. It has room for about 150
+/// Longest annotation, in bytes, because every client that reads pods receives it. It has room for about 150
 /// policies. Those beyond are missing from it, so their status does not mention older proxies.
 const MAX_ANNOTATION: usize = 16 << 10;
 
-/// /// The annotation's entry for a policy.
+/// The annotation's entry for a policy.
 #[derive(Debug, Deserialize)]
 struct Entry {
     /// Workloads, as `namespace/name`.
     workloads: BTreeSet<String>,
-    /// /// How many other workloads there are.
+    /// How many other workloads there are.
     #[serde(default)]
     others: usize,
 }
 
-/// /// Whether all connected proxies enforce the policies that they were sent, as the condition [`POLICIES_CONDITION`].
+/// Whether all connected proxies enforce the policies that they were sent, as the condition [`POLICIES_CONDITION`].
 #[must_use]
 pub fn policies_enforced(unenforced: &[UnenforcedPolicies]) -> ReplicaPodCondition {
     let mut lines: Vec<String> = unenforced.iter().take(NAMED).map(line).collect();
@@ -64,18 +64,18 @@ fn line(of: &UnenforcedPolicies) -> String {
     )
 }
 
-/// /// The value of [`UNENFORCED_ANNOTATION`]: a JSON object with an entry for each policy, keyed by `namespace/name`.
+/// The value of [`UNENFORCED_ANNOTATION`]: a JSON object with an entry for each policy, keyed by `namespace/name`.
 /// `None` if all policies are enforced.
 #[must_use]
 pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) -> Option<String> {
     let mut entries = serde_json::Map::new();
-    // // Counts the braces.
+    // Counts the braces.
     let mut length = 2;
     for (policy, UnenforcingWorkloads { workloads, count }) in policies {
         let others = count - workloads.len();
         let workloads: Vec<String> = workloads.iter().map(ToString::to_string).collect();
         let entry = json!({"workloads": workloads, "others": others});
-        // // Adds two quotation marks, a colon and a comma.
+        // Adds two quotation marks, a colon and a comma.
         length += policy.len() + entry.to_string().len() + 4;
         if length > MAX_ANNOTATION {
             break;
@@ -85,7 +85,7 @@ pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) 
     (!entries.is_empty()).then(|| Value::Object(entries).to_string())
 }
 
-/// /// The content of the annotation of a replica's pod, by policy. Empty if the replica belongs to another release
+/// The content of the annotation of a replica's pod, by policy. Empty if the replica belongs to another release
 /// with another format.
 pub(crate) fn older_proxies(pod: &Pod) -> BTreeMap<String, OlderProxies> {
     let annotations = pod.metadata.annotations.as_ref();

@@ -1,10 +1,10 @@
-//! //! Waypoints: for each Gateway of the class `leno-waypoint` keeps a Deployment of proxies with a Service and a
+//! Waypoints: for each Gateway of the class `leno-waypoint` keeps a Deployment of proxies with a Service and a
 //! service account, while this replica leads.
 //!
 //! ```text
 //!  Gateway shop/edge ──► ServiceAccount, Deployment, Service shop/edge, owned by it ──► its status
 //! ```
-//! //! The objects are owned by the Gateway, so that they are deleted with it. An object of the same name that another
+//! The objects are owned by the Gateway, so that they are deleted with it. An object of the same name that another
 //! client made is left alone. Otherwise a Gateway with the name of a service account would get that account's identity.
 
 mod objects;
@@ -42,22 +42,22 @@ use status::{WaypointState, status};
 
 /// The class of Gateways that are waypoints.
 pub const WAYPOINT_CLASS: &str = "leno-waypoint";
-/// /// The label that names the Gateway's class on the objects of the Gateway.
+/// The label that names the Gateway's class on the objects of the Gateway.
 const CLASS_LABEL: &str = "gateway.networking.k8s.io/gateway-class-name";
-/// /// The field manager of the written fields.
+/// The field manager of the written fields.
 const FIELD_MANAGER: &str = "leno-controller";
 /// Longest wait for all answers about one Gateway.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// /// The wait after objects of a Gateway could not be written, for example because the control plane has no right to.
+/// The wait after objects of a Gateway could not be written, for example because the control plane has no right to.
 const RETRY: Duration = Duration::from_secs(15);
-/// /// The wait after objects of a Gateway were written, in case another client changes them again and again.
+/// The wait after objects of a Gateway were written, in case another client changes them again and again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// /// Most Gateways that are kept. Gateways beyond get no waypoint.
+/// Most Gateways that are kept. Gateways beyond get no waypoint.
 const MOST: usize = 1_000;
-/// /// Gateways that are written at once.
+/// Gateways that are written at once.
 const AT_ONCE: usize = 4;
 
-/// /// Keeps the objects and the status of each Gateway of the class. If the kind is not installed, it has nothing to
+/// Keeps the objects and the status of each Gateway of the class. If the kind is not installed, it has nothing to
 /// do.
 pub struct WaypointReconciler {
     client: Client,
@@ -71,7 +71,7 @@ pub struct WaypointReconciler {
 }
 
 impl WaypointReconciler {
-    /// /// `pod` is the spec of a waypoint's pods, without the service account; `None` if no Gateway becomes a
+    /// `pod` is the spec of a waypoint's pods, without the service account; `None` if no Gateway becomes a
     /// waypoint.
     #[must_use]
     pub fn new(client: Client, pod: Option<Value>) -> Self {
@@ -80,7 +80,7 @@ impl WaypointReconciler {
         Self { client, is_wanted, pod, hashes: RandomState::new(), written, failed, beyond }
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         if !self.is_wanted {
             return;
@@ -88,7 +88,7 @@ impl WaypointReconciler {
         while_leading(leads, || Observed::new(self)).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help =
             "Times that the objects or the status of a waypoint's Gateway were written, by result.";
@@ -115,7 +115,7 @@ impl WaypointReconciler {
         let owner = (name.as_str(), plan.uid.as_str());
         let account = put(&accounts, owner, ("ServiceAccount", &plan.account), true).await?;
         let service = put(&services, owner, ("Service", &plan.service), true).await?;
-        // // The selector of a Deployment cannot change. So an apply cannot take over a Deployment of another client,
+        // The selector of a Deployment cannot change. So an apply cannot take over a Deployment of another client,
         // and it need not be created first.
         let deployment = put(&deployments, owner, ("Deployment", &plan.deployment), false).await?;
         self.written.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl WaypointReconciler {
         written
     }
 
-    /// /// Writes a status, only in the version that was read. Returns the stored object.
+    /// Writes a status, only in the version that was read. Returns the stored object.
     async fn write_status(
         &self,
         key: &Key,
@@ -158,7 +158,7 @@ impl WaypointReconciler {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return Some(stored);
             }
-            // // The watch is about to report another version or the deletion.
+            // The watch is about to report another version or the deletion.
             Ok(Err(error)) if is_status(&error, 409) || is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer of the API server".to_owned(),
@@ -175,7 +175,7 @@ impl WaypointReconciler {
     }
 }
 
-/// /// Applies an object, unless one of this name exists that does not belong to the Gateway. With `is_made_first`, the
+/// Applies an object, unless one of this name exists that does not belong to the Gateway. With `is_made_first`, the
 /// object is created before it is applied, so that an object that another client makes at the same moment is not taken
 /// over.
 async fn put<K>(
@@ -208,7 +208,7 @@ where
                 "there is a {kind} {name} that does not belong to this Gateway: rename one of them, or delete it"
             ));
         }
-        // // Applies only to the version that was read.
+        // Applies only to the version that was read.
         document["metadata"]["resourceVersion"] = json!(there.meta().resource_version);
     }
     apply(api, FIELD_MANAGER, name, &document).await.map_err(failed)
@@ -219,20 +219,20 @@ fn resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, "gateways")
 }
 
-/// /// Namespace and name of a Gateway and its objects.
+/// Namespace and name of a Gateway and its objects.
 type Key = (String, String);
 
-/// /// What was stored for a Gateway's objects.
+/// What was stored for a Gateway's objects.
 #[derive(Clone, Debug, PartialEq)]
 struct WrittenObjects {
-    /// /// The generation of the Deployment's spec.
+    /// The generation of the Deployment's spec.
     generation: Option<i64>,
     /// The versions of the Service and of the service account.
     service: Option<String>,
     account: Option<String>,
 }
 
-/// /// What happened to the objects of a Gateway.
+/// What happened to the objects of a Gateway.
 struct Outcome {
     /// The hash of what was written.
     plan: u64,
@@ -244,7 +244,7 @@ struct Outcome {
 #[derive(Debug)]
 struct Waypoint {
     gateway: DynamicObject,
-    /// /// The hash of the objects that it needs, or why it becomes no waypoint.
+    /// The hash of the objects that it needs, or why it becomes no waypoint.
     plan: Result<u64, WaypointRefusal>,
 }
 
@@ -255,14 +255,14 @@ impl Waypoint {
     }
 }
 
-/// /// The part of a Deployment that is kept in memory.
+/// The part of a Deployment that is kept in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct DeploymentState {
     generation: Option<i64>,
     available: i32,
 }
 
-/// /// The part of a Service that is kept in memory.
+/// The part of a Service that is kept in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ServiceState {
     version: Option<String>,
@@ -316,7 +316,7 @@ impl<'a> Observed<'a> {
         self.gateways.is_complete() && objects && self.accounts.is_complete()
     }
 
-    /// /// The Gateways whose objects have to be written, and the earliest time for each.
+    /// The Gateways whose objects have to be written, and the earliest time for each.
     fn due(&self) -> Vec<(Key, u64, Option<Instant>)> {
         if !self.is_complete() {
             return Vec::new();
@@ -349,7 +349,7 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// /// The statuses that have to be written.
+    /// The statuses that have to be written.
     fn statuses(&self) -> Vec<(Key, Value)> {
         if !self.is_complete() {
             return Vec::new();
@@ -433,7 +433,7 @@ impl Reconciler for Observed<'_> {
             Observation::Account(WatchReport::Event(event)) => {
                 return self.accounts.take(event, |(key, version)| (key, Some(version)));
             }
-            // // The kind is not installed.
+            // The kind is not installed.
             Observation::Gateway(WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             )) if is_status(&error, 404) => return,
@@ -458,7 +458,7 @@ impl Reconciler for Observed<'_> {
         if !self.statuses().is_empty() {
             return None;
         }
-        // // `None` if one of them need not wait; otherwise all of them have failed or were written lately.
+        // `None` if one of them need not wait; otherwise all of them have failed or were written lately.
         let waits: Option<Vec<Instant>> = self.due().into_iter().map(|(.., wait)| wait).collect();
         waits?.into_iter().min()
     }
@@ -478,7 +478,7 @@ impl Reconciler for Observed<'_> {
         let outcomes: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         for (key, plan, written) in outcomes {
             if let Ok(written) = &written {
-                // // The watches will report the same later.
+                // The watches will report the same later.
                 let before = self.deployments.values().get(&key).copied().unwrap_or_default();
                 let state = DeploymentState { generation: written.generation, ..before };
                 self.deployments.insert(key.clone(), state);

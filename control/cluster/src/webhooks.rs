@@ -1,4 +1,4 @@
-//! //! Keeps the roots by which the API server verifies the webhooks' certificates, while this replica leads.
+//! Keeps the roots by which the API server verifies the webhooks' certificates, while this replica leads.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -25,32 +25,32 @@ use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 use crate::roots::changes;
 
-/// /// The configuration of the webhook that injects proxies into pods.
+/// The configuration of the webhook that injects proxies into pods.
 pub const INJECTOR: &str = "leno-injector";
-/// /// The configuration of the webhook that validates objects.
+/// The configuration of the webhook that validates objects.
 pub const VALIDATOR: &str = "leno-validator";
 
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// /// Keeps two things in the webhooks' configurations: the roots by which the API server verifies our certificate,
+/// Keeps two things in the webhooks' configurations: the roots by which the API server verifies our certificate,
 /// and the paths with the secret by which the API server authenticates itself. It creates no configuration: if there is
 /// none, there is no webhook.
 pub struct WebhookReconciler {
     client: Client,
     authority: Arc<Authority>,
-    /// /// The paths of the webhooks, which contain their secret.
+    /// The paths of the webhooks, which contain their secret.
     inject: String,
     validate: String,
     /// Hashes bundles.
     hashes: RandomState,
-    /// /// The hash of the bundle that all configurations have; a different value while one does not have it.
+    /// The hash of the bundle that all configurations have; a different value while one does not have it.
     settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
 }
 
-/// /// The configurations, by name, as JSON.
+/// The configurations, by name, as JSON.
 struct Observed<'a> {
     own: &'a WebhookReconciler,
     injector: Reflection<(), Value>,
@@ -58,7 +58,7 @@ struct Observed<'a> {
 }
 
 impl WebhookReconciler {
-    /// /// For the roots that the authority has at each moment. The paths are those of the webhook that injects proxies
+    /// For the roots that the authority has at each moment. The paths are those of the webhook that injects proxies
     /// into pods, and of the webhook that validates objects.
     #[must_use]
     pub fn new(
@@ -71,31 +71,31 @@ impl WebhookReconciler {
         Self { client, authority, inject, validate, hashes, settled, written, failed }
     }
 
-    /// /// Whether the API server verifies the webhooks by the authority's current roots, as far as this replica saw
+    /// Whether the API server verifies the webhooks by the authority's current roots, as far as this replica saw
     /// while it led. True if there is no configuration, because the API server then calls no webhook.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled.load(Ordering::Relaxed) == self.hashes.hash_one(self.bundle())
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         while_leading(leads, || Observed::new(self)).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that the roots in webhook configurations were corrected, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("webhook_roots_total", help), &results);
     }
 
-    /// /// The roots as PEM in base64.
+    /// The roots as PEM in base64.
     fn bundle(&self) -> String {
         BASE64.encode(self.authority.trust().roots_pem().as_bytes())
     }
 
-    /// /// Writes a patch. Returns the configuration as it is stored then.
+    /// Writes a patch. Returns the configuration as it is stored then.
     async fn write<K>(&self, name: &str, patch: &Value) -> Option<Value>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
@@ -132,7 +132,7 @@ impl<'a> Observed<'a> {
 }
 
 impl Reconciler for Observed<'_> {
-    /// /// The webhook's name and a report of its configuration; `None` if the authority has changed its roots.
+    /// The webhook's name and a report of its configuration; `None` if the authority has changed its roots.
     type Observation = Option<(&'static str, WatchReport<Value>)>;
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
@@ -199,7 +199,7 @@ fn as_json(object: &impl Serialize) -> Value {
     serde_json::to_value(object).expect("an object of Kubernetes is JSON")
 }
 
-/// /// The patch that gives a configuration's webhooks these roots and this path of our service; `None` if they have
+/// The patch that gives a configuration's webhooks these roots and this path of our service; `None` if they have
 /// them. The patch changes entries of the list by their names, and nothing else in them.
 fn patch(found: &Value, bundle: &str, path: &str) -> Option<Value> {
     let hooks = found["webhooks"].as_array()?;

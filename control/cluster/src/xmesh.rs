@@ -1,4 +1,4 @@
-//! //! The Gateway API's `XMesh`, which tells what the mesh supports, kept while this replica leads.
+//! The Gateway API's `XMesh`, which tells what the mesh supports, kept while this replica leads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,9 +22,9 @@ use tokio::time::timeout;
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
 
-/// /// The name of the object that is created if there is none.
+/// The name of the object that is created if there is none.
 pub const MESH: &str = "leno";
-/// /// The features of the mesh, by the names of the Gateway API: all that its conformance suite can test in a mesh.
+/// The features of the mesh, by the names of the Gateway API: all that its conformance suite can test in a mesh.
 /// `e2e/conformance` compares them. In ascending order, as GEP-3949 requires.
 pub const FEATURES: [&str; 17] = [
     "GRPCRoute",
@@ -46,38 +46,38 @@ pub const FEATURES: [&str; 17] = [
     "MeshHTTPRouteSchemeRedirect",
 ];
 
-/// /// The part of an installation that owns the object, so that the API server's garbage collection removes the object
+/// The part of an installation that owns the object, so that the API server's garbage collection removes the object
 /// with it.
 const OWNER: &str = "leno-controller";
 /// Longest wait for all answers of the API server in one round.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// /// Most objects that are kept. A mesh needs one.
+/// Most objects that are kept. A mesh needs one.
 const MOST: usize = 32;
 
-/// /// Creates our `XMesh`, and keeps the status of each that names this controller up to date. If the kind is not
+/// Creates our `XMesh`, and keeps the status of each that names this controller up to date. If the kind is not
 /// installed, it has nothing to do.
 pub struct XMeshReconciler {
     client: Client,
-    /// /// A text that names this mesh.
+    /// A text that names this mesh.
     instance: String,
     written: AtomicU64,
     failed: AtomicU64,
 }
 
 impl XMeshReconciler {
-    /// /// For the mesh whose control plane runs in this namespace.
+    /// For the mesh whose control plane runs in this namespace.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
         let instance = format!("Leno {} in namespace {namespace}", env!("CARGO_PKG_VERSION"));
         Self { client, instance, written: AtomicU64::new(0), failed: AtomicU64::new(0) }
     }
 
-    /// /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
+    /// Watches, and writes while `leads` is true. Returns when the sender of `leads` is dropped.
     pub async fn run(&self, leads: watch::Receiver<bool>) {
         while_leading(leads, || Observed { own: self, meshes: Reflection::default() }).await;
     }
 
-    /// /// Appends the counters, as Prometheus text.
+    /// Appends the counters, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let help = "Times that an XMesh was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
@@ -120,17 +120,17 @@ impl Observed<'_> {
         Api::all_with(self.own.client.clone(), &resource())
     }
 
-    /// /// Whether all objects are known and ours is not among them.
+    /// Whether all objects are known and ours is not among them.
     fn lacks_ours(&self) -> bool {
         self.meshes.is_complete() && !self.meshes.values().contains_key(MESH)
     }
 
-    /// /// The statuses that have to be written, each with the object's name and the version that it replaces.
+    /// The statuses that have to be written, each with the object's name and the version that it replaces.
     fn due(&self) -> Vec<(String, Value)> {
         let now = Timestamp::now().to_string();
         let patch = |(name, mesh): (&String, &DynamicObject)| {
             let status = status(mesh, &self.own.instance, &now)?;
-            // // Only in the version that was read, so that nothing is lost that others have written meanwhile.
+            // Only in the version that was read, so that nothing is lost that others have written meanwhile.
             let version = &mesh.metadata.resource_version;
             let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
             Some((name.clone(), patch))
@@ -138,7 +138,7 @@ impl Observed<'_> {
         self.meshes.values().iter().filter_map(patch).collect()
     }
 
-    /// /// Returns whether all was written.
+    /// Returns whether all was written.
     async fn write(&mut self) -> Result<bool, Error> {
         let api = self.api();
         if self.lacks_ours() {
@@ -153,7 +153,7 @@ impl Observed<'_> {
                     self.own.written.fetch_add(1, Ordering::Relaxed);
                     self.meshes.insert(name, stored);
                 }
-                // // The watch is about to report another version or the deletion.
+                // The watch is about to report another version or the deletion.
                 Err(error) if is_status(&error, 409) || is_status(&error, 404) => all = false,
                 Err(error) => return Err(error),
             }
@@ -181,11 +181,11 @@ impl Reconciler for Observed<'_> {
                 self.meshes.take(event, |mesh| (name(&mesh), Some(mesh)));
             }
             WatchReport::Resumed => {}
-            // // The kind is not installed.
+            // The kind is not installed.
             WatchReport::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             ) if is_status(&error, 404) => {}
-            // // The state is not known, so nothing is written. The API server answers 429, for example, while it
+            // The state is not known, so nothing is written. The API server answers 429, for example, while it
             // prepares to serve a kind.
             WatchReport::Failed(error) => {
                 tracing::warn!(%error, "XMesh cannot be followed; trying again")
@@ -212,7 +212,7 @@ fn name(mesh: &DynamicObject) -> String {
     mesh.metadata.name.clone().unwrap_or_default()
 }
 
-/// /// The status that an `XMesh` should have. `None` if it is right already, or the object belongs to another mesh.
+/// The status that an `XMesh` should have. `None` if it is right already, or the object belongs to another mesh.
 fn status(mesh: &DynamicObject, instance: &str, now: &str) -> Option<Value> {
     let (spec, said) = (&mesh.data["spec"], &mesh.data["status"]);
     if spec["controllerName"] != CONTROLLER {

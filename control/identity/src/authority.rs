@@ -43,8 +43,9 @@ pub const CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// that.
 pub const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
-/// The same of certificates for a `PodCertificateRequest`: Kubernetes accepts none that begin five minutes before its own time,
-/// or earlier. The control plane's clock may be three minutes ahead of the API server's, and three behind.
+/// The tolerance for clocks in certificates for a `PodCertificateRequest`. Kubernetes accepts none whose validity begins
+/// five minutes before its own time, or earlier. So the control plane's clock may be up to three minutes ahead of the API
+/// server's, or behind it.
 pub const POD_CLOCK_SKEW: Duration = Duration::from_mins(2);
 
 /// Shortest lifetime, from begin to end, of a certificate that Kubernetes accepts for a pod.
@@ -56,8 +57,8 @@ pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 /// Default lifetime of a workload's certificate.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
-/// Most roots of a trust bundle: those of a rotation of the root, and those of another authority. Proxies refuse a bundle with
-/// more, and would keep the last one.
+/// Most roots of a trust bundle: those of a rotation of the root, and those of another authority. Proxies refuse a
+/// larger bundle, and would keep the previous one.
 pub const MAX_ROOTS: usize = 32;
 
 /// The label under which the webhooks' secret is derived from the authority's key.
@@ -69,7 +70,7 @@ pub struct Authority {
     current: watch::Sender<Arc<AuthorityTrust>>,
 }
 
-/// What an authority signs with and what verifiers trust, from one change to the next.
+/// What an authority signs with and what verifiers trust, between two changes.
 #[derive(Clone)]
 pub struct AuthorityTrust {
     state: AuthorityState,
@@ -88,9 +89,9 @@ pub struct AuthorityTrust {
     "a trust bundle has {MAX_ROOTS} roots at most, but the mesh has {own} of its own, those of a rotation included, and another authority has {others}: remove roots that sign no certificate any more"
 )]
 pub struct TooManyRoots {
-    /// The mesh's own, of all phases of a rotation.
+    /// The mesh's own roots, of all phases of a rotation.
     pub own: usize,
-    /// Those of another authority of the trust domain.
+    /// The roots of another authority of the trust domain.
     pub others: usize,
 }
 
@@ -114,7 +115,7 @@ impl Authority {
         Self::from_state(directory, state, trust_domain)
     }
 
-    /// An authority that exists only in memory and ends with the process.
+    /// An authority that exists only in memory, and so ends with the process.
     ///
     /// # Errors
     /// [`OpenError::Generate`] if the system provides no random bytes.
@@ -132,8 +133,7 @@ impl Authority {
         Ok(Root::generate(trust_domain, SystemTime::now())?.signer())
     }
 
-    /// The authority of a state that is stored elsewhere than in a directory. Errors refer to the
-    /// place as `kept`.
+    /// The authority of a state that is stored elsewhere than in a directory. `kept` is the place that errors name.
     ///
     /// # Errors
     /// [`OpenError`] if it cannot sign certificates that verifiers accept.
@@ -152,7 +152,7 @@ impl Authority {
     /// Signs with another state from now on.
     ///
     /// # Errors
-    /// As [`from_state`](Self::from_state). Then the authority is as before.
+    /// As for [`from_state`](Self::from_state). The authority is then unchanged.
     pub fn apply(&self, kept: &Path, state: AuthorityState) -> Result<(), OpenError> {
         let trust = AuthorityTrust::load(kept, state, &self.trust_domain)?;
         self.current.send_modify(|current| {
@@ -163,12 +163,12 @@ impl Authority {
         Ok(())
     }
 
-    /// Has workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides its own. They
-    /// take the place of those that were given before.
+    /// Has workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides its own.
+    /// They replace those of an earlier call.
     ///
     /// # Errors
-    /// [`TooManyRoots`] if a trust bundle has no room for them and for the own roots, those of a rotation included. Then those
-    /// that were given before stay.
+    /// [`TooManyRoots`] if a trust bundle has no room for them beside the own roots, those of a rotation included.
+    /// The roots of the earlier call then stay.
     pub fn trust_others(&self, roots_der: Vec<Vec<u8>>) -> Result<(), TooManyRoots> {
         let mut result = Ok(());
         self.current.send_if_modified(|current| {
@@ -185,8 +185,8 @@ impl Authority {
         result
     }
 
-    /// Has workloads accept clients of another trust domain, by these roots alone; they take the place of those that were given
-    /// before. Does nothing for its own trust domain.
+    /// Has workloads accept clients of another trust domain, verified by these roots alone. They replace those of
+    /// an earlier call for this domain. Does nothing for the authority's own trust domain.
     pub fn federate(&self, domain: &TrustDomain, roots_der: Vec<Vec<u8>>) {
         if *domain == self.trust_domain {
             return;
@@ -214,7 +214,7 @@ impl Authority {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Reports each change.
+    /// Receives each change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Arc<AuthorityTrust>> {
         self.current.subscribe()
@@ -244,7 +244,7 @@ impl AuthorityTrust {
         Ok(Self { state, signer, roots_pem, roots_der, others_der, federated_der })
     }
 
-    /// Whether a trust bundle has room for the roots of a state that is to follow, besides those of others.
+    /// Whether a trust bundle has room for the roots of the next state and for those of others.
     ///
     /// # Errors
     /// [`TooManyRoots`]
@@ -252,13 +252,13 @@ impl AuthorityTrust {
         TooManyRoots::check(next, &self.others_der)
     }
 
-    /// The state that it follows from.
+    /// The state from which all else is derived.
     #[must_use]
     pub fn state(&self) -> &AuthorityState {
         &self.state
     }
 
-    /// Its own roots as PEM: those of the control plane's certificates.
+    /// Its own roots as PEM. They also verify the control plane's certificates.
     #[must_use]
     pub fn roots_pem(&self) -> &str {
         &self.roots_pem
@@ -304,7 +304,7 @@ impl AuthorityTrust {
         &self.signer.key_id
     }
 
-    /// When the first of issuer and root expires: no certificate lasts longer.
+    /// When the root or the issuer expires, whichever is first: no certificate lasts longer.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.signer.not_after
@@ -316,7 +316,7 @@ impl AuthorityTrust {
         self.signer.root_not_after
     }
 
-    /// When the certificate that signs expires; of a root of the mesh's own the same.
+    /// When the signing certificate expires. If the mesh's own root signs, that is the root.
     #[must_use]
     pub fn issuer_not_after(&self) -> SystemTime {
         self.signer.issuer_not_after
@@ -324,7 +324,8 @@ impl AuthorityTrust {
 }
 
 impl TooManyRoots {
-    /// Whether a trust bundle has room for all roots of a state, in each of its phases, and for those of another authority.
+    /// Checks that a trust bundle has room for all roots of a state, in each of its phases, and for those of
+    /// another authority.
     fn check(state: &AuthorityState, others_der: &[Vec<u8>]) -> Result<(), Self> {
         let own = state.all_roots();
         let is_other = |root: &&Vec<u8>| !own.iter().any(|known| known.as_ref() == **root);
@@ -334,9 +335,9 @@ impl TooManyRoots {
     }
 }
 
-/// The secret of webhooks that follows from a key.
+/// The webhooks' secret, derived from a key.
 fn webhook_secret(signer: &SignerPem) -> String {
-    // A key that could not be read signs nothing, and there is no authority then.
+    // A key that cannot be read signs nothing, so an authority with it does not exist.
     let der = KeyPair::from_pem(&signer.key).map(|key| key.serialize_der()).unwrap_or_default();
     crate::files::hex(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &der), WEBHOOK).as_ref())
 }

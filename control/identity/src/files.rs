@@ -83,7 +83,7 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Option<Vec<u8>>, Fil
     }
 }
 
-/// As [`read_bounded`], of a file that may be a link.
+/// As [`read_bounded`], but the file may be a symbolic link.
 pub(crate) fn read_linked(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
     match path.canonicalize() {
         Ok(path) => read_bounded(&path, max),
@@ -111,7 +111,7 @@ pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Durability) -> Resu
 /// Writes a file that every user may read, atomically.
 ///
 /// # Errors
-/// [`FileError`]. Then the file is as before.
+/// [`FileError`]. The file is then unchanged.
 pub fn write_public(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     write(path, bytes, (0o644, Durability::Volatile))
 }

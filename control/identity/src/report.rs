@@ -1,4 +1,5 @@
-//! What an authority says of itself: what it signs with, who trusts what, how far a rotation is. No secrets.
+//! The report of an authority: what it signs with, who trusts which roots, and how far a rotation is. It contains
+//! no secrets.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +18,19 @@ pub struct IdentityReport {
     pub trust_domain: String,
     /// The phase of a rotation of the root, or `stable`.
     pub phase: String,
-    /// Whether the rotation goes back.
+    /// Whether the rotation was aborted and goes back.
     pub aborted: bool,
     /// When the phase began.
     pub since_unix_s: u64,
-    /// Which cryptography the control plane's TLS uses, `default` or `fips`; empty of an earlier release.
+    /// Which cryptography the control plane's TLS uses, `default` or `fips`. Empty if the control plane is of an
+    /// earlier release.
     #[serde(default)]
     pub tls_profile: String,
     /// Whether the root is the mesh's own.
     pub own_root: bool,
     /// The identifier of the key that signs.
     pub issuer: String,
-    /// What signs, up to its root.
+    /// The certificates from the one that signs to its root.
     pub chain: Vec<CertificateReport>,
     /// The roots that are trusted.
     pub roots: Vec<CertificateReport>,
@@ -42,16 +44,17 @@ pub struct IdentityReport {
     pub bundle: String,
     /// The proxies.
     pub proxies: ProxiesReport,
-    /// What a rotation waits for besides proxies: other replicas of the control plane, or time. Of a cluster only.
+    /// What a rotation waits for besides proxies: other replicas of the control plane, or time. Used only in a
+    /// cluster.
     #[serde(default)]
     pub waits: Vec<String>,
-    /// Identities some of whose certificates are revoked.
+    /// Identities with revoked certificates.
     #[serde(default)]
     pub revoked: Vec<String>,
     /// The request that was handled last.
     #[serde(default)]
     pub request: Option<RequestReport>,
-    /// Why nothing moves, if something is wrong.
+    /// Why the authority or a rotation makes no progress, if something is wrong.
     #[serde(default)]
     pub problem: Option<String>,
 }
@@ -73,17 +76,17 @@ impl ProxiesReport {
 /// A certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
-    /// Its subject, or its first name where it has none.
+    /// Its subject, or its first alternative name if it has no subject.
     pub subject: String,
-    /// SHA-256 of it, in lower-case hexadecimal.
+    /// Its SHA-256 digest, in lower-case hexadecimal.
     pub sha256: String,
-    /// When it begins.
+    /// When its validity begins.
     pub not_before_unix_s: i64,
-    /// When it ends.
+    /// When its validity ends.
     pub not_after_unix_s: i64,
 }
 
-/// What proxies use.
+/// What the connected proxies use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxiesReport {
     /// How many are connected.
@@ -92,39 +95,39 @@ pub struct ProxiesReport {
     pub current: usize,
     /// How many proxies trust each bundle, by its hash; `unknown` for those that do not report it.
     pub bundles: BTreeMap<String, usize>,
-    /// Those that are waited for, at most [`MAX_NAMED`].
+    /// The proxies that the rotation waits for, at most [`MAX_NAMED`].
     pub waiting: Vec<WaitingProxy>,
-    /// How many are waited for.
+    /// How many proxies the rotation waits for.
     pub waiting_total: usize,
 }
 
 /// Most proxies that are named.
 pub const MAX_NAMED: usize = 100;
 
-/// A proxy that does not use what it should yet.
+/// A proxy that does not use the current bundle and key yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingProxy {
     /// Its workload, `namespace/name`.
     pub workload: String,
     /// The hash of the roots that it trusts, if it has reported them.
     pub bundle: Option<String>,
-    /// The key that has signed its certificate, if it has reported it.
+    /// The identifier of the key that signed its certificate, if it has reported it.
     pub issuer: Option<String>,
     /// Whether it is connected.
     pub connected: bool,
 }
 
-/// What became of a request.
+/// How a request was handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestReport {
-    /// Which one.
+    /// The request's identifier.
     pub id: String,
     /// Why it was refused, if it was.
     pub refused: Option<String>,
 }
 
 impl CertificateReport {
-    /// Of a certificate in DER; `None` if it cannot be read.
+    /// The report of a certificate in DER; `None` if it cannot be read.
     #[must_use]
     pub fn of(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;

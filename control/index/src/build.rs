@@ -85,7 +85,8 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
     Some((workload, policy))
 }
 
-/// The ports as the own proxy serves them. One that is to take no HBONE has the port of HBONE for one of the application.
+/// The ports as the workload's own proxy serves them. If the proxy should refuse HBONE, the port of HBONE counts as
+/// a port of the application.
 fn served_ports(
     facts: &Facts,
     name: &InstanceName,
@@ -154,7 +155,7 @@ fn service_protocol(facts: &Facts, name: &ServiceName, port: &ServicePortRow) ->
             own_protocol(facts.instance(place.endpoint.instance.as_ref()?)?, place.number)
         }))
     };
-    // Only a port that declares it itself is of UDP.
+    // Only a port that itself declares UDP is a UDP port.
     let of_connections = |protocol: &Protocol| *protocol != Protocol::Udp;
     let of_others = || of_slices().or_else(of_instances).filter(of_connections);
     port.protocol.or_else(of_others).unwrap_or_default()
@@ -170,7 +171,7 @@ fn strictest(declared: impl Iterator<Item = Protocol>) -> Option<Protocol> {
         Protocol::Http2 => 1,
         Protocol::Detect => 2,
         Protocol::Opaque => 3,
-        // A number that is of TCP too is served as that alone.
+        // A number that is also a TCP port is served as TCP only.
         Protocol::Udp => 4,
     })
 }
@@ -218,7 +219,7 @@ enum EndpointKey {
 struct Families {
     v4: Option<IpAddr>,
     v6: Option<IpAddr>,
-    /// Empty if the service distributes to any endpoint, wherever it is.
+    /// Empty if the service distributes requests to all endpoints, wherever they are.
     place: Topology,
 }
 

@@ -436,7 +436,7 @@ impl Facts {
         own.unwrap_or_else(|| self.namespace_path_reading(&name.namespace))
     }
 
-    /// How the applications of a namespace read paths, if they do not say it themselves.
+    /// How the applications of a namespace read paths, if the workloads do not set it themselves.
     pub(crate) fn namespace_path_reading(&self, namespace: &str) -> PathReading {
         self.namespaces.get(namespace).and_then(|row| row.paths).unwrap_or_default()
     }
@@ -475,8 +475,8 @@ impl Facts {
         }
     }
 
-    /// Whether a proxy that is not of this mesh accepts HBONE for an instance. The setting of a namespace
-    /// counts only for the pods that a ztunnel serves, which may be some of the namespace's pods.
+    /// Whether a proxy that is not of this mesh accepts HBONE for an instance. The setting of a namespace applies
+    /// only to pods that a ztunnel serves. These may be a part of the namespace's pods.
     fn speaks_hbone(&self, name: &InstanceName, row: &InstanceRow) -> bool {
         let of_namespace = || self.namespaces.get(&*name.namespace).and_then(|row| row.wire);
         let wire = row.wire.or_else(|| of_namespace().filter(|_| row.is_redirected));
@@ -643,7 +643,7 @@ impl Facts {
         }
     }
 
-    /// A namespace sets, or no longer sets, a waypoint for its services.
+    /// Notes that a namespace sets a waypoint for its services, or sets none any more.
     fn note_namespace_waypoint(
         &mut self,
         namespace: &str,

@@ -43,7 +43,7 @@ pub enum ObjectWriters {
     Tenants,
 }
 
-/// Values that are built before they are stored, while all are built: more would be in memory twice.
+/// How many values are built before they are stored when all are built. More would be in memory twice.
 const BUILT_AT_ONCE: usize = 512;
 
 /// The control plane's tables.
@@ -51,7 +51,7 @@ const BUILT_AT_ONCE: usize = 512;
 pub struct Index {
     pub(crate) facts: Facts,
     tables: Tables,
-    /// Whether objects were preloaded that the tables do not have.
+    /// Whether objects were preloaded that are not in the tables yet.
     is_preloaded: bool,
 }
 
@@ -62,11 +62,11 @@ impl Index {
         Self { facts: Facts::new(settings), tables: Tables::default(), is_preloaded: false }
     }
 
-    /// Takes objects of a first list that is not complete yet. No query finds them before the next
-    /// [`apply_all`](Self::apply_all), which builds all values at once. So no caller has to keep all objects of a
-    /// cluster until the last of them is listed.
+    /// Takes objects of a first list that is not complete yet. Queries find them only after the next
+    /// [`apply_all`](Self::apply_all), which builds all values at once. So callers need not keep all objects of a
+    /// cluster in memory until the last one is listed.
     pub fn preload(&mut self, changes: Vec<ObjectChange>) {
-        // What the changes affect does not matter: all is built later.
+        // The affected names are ignored, because all values are built later.
         self.put_all(changes);
         self.is_preloaded = true;
     }
@@ -105,8 +105,8 @@ impl Index {
         self.tables.address(ip.to_canonical())
     }
 
-    /// What [`resolve`](Self::resolve) is to be called with for an instance: the waypoint that it is one of
-    /// (`namespace/name`), or its namespace.
+    /// The argument of [`resolve`](Self::resolve) for an instance: its waypoint (`namespace/name`) if it belongs to
+    /// one, or else its namespace.
     #[must_use]
     pub fn client_of(&self, instance: &InstanceName) -> Arc<str> {
         match self.facts.waypoint_of(instance) {
@@ -115,8 +115,8 @@ impl Index {
         }
     }
 
-    /// The answer to a proxy in the namespace `client`, or of the waypoint `client`, that subscribes to a subject; never
-    /// pending. A service comes with the routes that apply to that namespace.
+    /// The answer for a subject to which a proxy subscribes: a proxy in the namespace `client`, or of the waypoint
+    /// `client`. Never pending. A service comes with the routes that apply to that namespace.
     #[must_use]
     pub fn resolve(&self, subject: &Subject, client: &str) -> Resolution {
         let name = match subject {
@@ -130,7 +130,7 @@ impl Index {
         self.tables.service_for(&name, client).map_or(Resolution::Unknown, Resolution::Service)
     }
 
-    /// A service by its name, as clients see it whose namespace has no routes of its own for it.
+    /// A service by its name, as it appears to clients whose namespace has no routes of its own for it.
     #[must_use]
     pub fn service(&self, name: &ServiceName) -> Option<Arc<Service>> {
         self.tables.services.get(name).cloned()
@@ -246,12 +246,12 @@ impl Index {
             services.extend(self.facts.services_naming(instance).cloned());
         }
         served.extend(instances);
-        // What clients of a service are sent through may be behind a service that has changed.
+        // A waypoint through which clients of a service are sent may be behind a service that has changed.
         let dependents = self.facts.waypoint_dependents(&services);
-        // What a workload permits depends on whether its waypoint is there.
+        // What a workload permits depends on whether its waypoint exists.
         served.extend(dependents.iter().flat_map(|name| self.facts.behind_waypoint(name)).cloned());
         services.extend(dependents);
-        // A route leads to no service whose own routes lead on to a third waypoint.
+        // A route must not lead to a service whose own routes lead on to a third waypoint.
         services.extend(self.facts.waypoint_dependents(&services));
         self.build(services, served)
     }

@@ -1,5 +1,5 @@
-//! What becomes of a policy at what it is attached to: whether that exists, which policies are for the same, and
-//! whether proxies apply it.
+//! The state of a policy at its targets: whether they exist, which other policies have the same target, and whether
+//! proxies apply the policy.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::rows::InstanceRow;
 use crate::rows::policies::{TargetRow, row};
 
-/// Whether what a policy is attached to exists.
+/// Whether the target of a policy exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetState {
     /// It exists.
@@ -69,8 +69,8 @@ impl Index {
         }
     }
 
-    /// The traffic policies that are attached to the same as this target of a policy in `namespace`: the one that
-    /// goes before the others first.
+    /// The traffic policies with the same target as this policy in `namespace`. The one that takes precedence is
+    /// first.
     #[must_use]
     pub fn traffic_at(&self, namespace: &str, target: &PolicyTarget) -> Vec<&Traffic> {
         let Some(wanted) = row(target, namespace) else { return Vec::new() };
@@ -90,7 +90,8 @@ impl Index {
         found
     }
 
-    /// Whether clients of any service are sent this traffic policy. One of a route goes where the route goes.
+    /// Whether clients of any service receive this traffic policy. A policy of a route is sent wherever the route
+    /// is sent.
     #[must_use]
     pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &PolicySource) -> bool {
         let services: Vec<ServiceName> = match row(target, namespace) {
@@ -105,7 +106,7 @@ impl Index {
         })
     }
 
-    /// The name of the `BackendTLSPolicy` that goes before all others at this target.
+    /// The name of the `BackendTLSPolicy` that takes precedence at this target.
     #[must_use]
     pub fn tls_at(&self, namespace: &str, target: &PolicyTarget) -> Option<&str> {
         let wanted = row(target, namespace)?;
@@ -137,8 +138,8 @@ impl Index {
         proxies(self.facts.all_instances().map(|(name, row)| self.facts.is_meshed(name, row)))
     }
 
-    /// Whether each of the issuers of an authorization policy has keys, in the order of its document. Empty for a policy
-    /// that is not there.
+    /// Whether each issuer of an authorization policy has keys, in the order of the document. Empty if the policy
+    /// does not exist.
     #[must_use]
     pub fn issuers_with_keys(&self, key: &ObjectKey) -> Vec<bool> {
         let row = self.facts.authorizations().attached().get(key);
@@ -197,14 +198,14 @@ fn proxies(have: impl Iterator<Item = bool>) -> ProxyCoverage {
     found
 }
 
-/// The number of a port of a service that a section names.
+/// The number of the service port that a section names.
 fn place(facts: &Facts, service: &ServiceName, section: Option<&str>) -> Option<u16> {
     let section = section?;
     let ports = &facts.service(service)?.ports;
     ports.iter().find(|port| is_named(port, section)).map(|port| port.number)
 }
 
-/// Whether two targets are the same. A port has a name and a number.
+/// Whether two targets are the same. A port may be given by its name or its number.
 fn same(facts: &Facts, one: &TargetRow, other: &TargetRow) -> bool {
     match (one, other) {
         (TargetRow::Service(one, first), TargetRow::Service(other, second)) => {

@@ -91,11 +91,12 @@ pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
     /// It has a proxy of its own.
     pub(crate) meshed: bool,
-    /// What a pod without a proxy of its own sets, by which a node proxy may serve it.
+    /// What a pod without a proxy of its own sets, so that a node proxy may serve it.
     pub(crate) mode: Option<PodMode>,
-    /// How its proxy is spoken to where that is not of this mesh, if it says so.
+    /// The protocol in which other proxies connect to its proxy, if that is not of this mesh and the workload
+    /// declares it.
     pub(crate) wire: Option<WireForm>,
-    /// It is a pod that a ztunnel serves, as Istio's CNI plugin says.
+    /// It is a pod that a ztunnel serves, according to an annotation of Istio's CNI plugin.
     pub(crate) is_redirected: bool,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
@@ -161,7 +162,7 @@ pub(crate) fn service(object: &Service) -> Option<(ServiceName, ServiceRow)> {
             Some(ServicePortRow { number, name, target, protocol })
         })
         .collect();
-    // A number that is of TCP too is served as that alone.
+    // A number that is also a TCP port is served as TCP only.
     ports.sort_by_key(|port| (port.number, port.protocol == Some(Protocol::Udp)));
     ports.dedup_by_key(|port| port.number);
     let distribution = match spec.traffic_distribution.as_deref() {
@@ -297,7 +298,7 @@ fn declared(app_protocol: Option<&str>) -> Option<Protocol> {
 fn carried(transport: Option<&str>, app_protocol: Option<&str>) -> Option<Option<Protocol>> {
     let declared = declared(app_protocol);
     match (transport.unwrap_or("TCP"), declared) {
-        // A document that contradicts itself.
+        // A contradictory document.
         ("TCP", Some(Protocol::Udp)) => Some(Some(Protocol::Opaque)),
         ("TCP", declared) => Some(declared),
         ("UDP", Some(Protocol::Udp)) => Some(declared),

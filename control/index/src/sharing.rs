@@ -1,8 +1,8 @@
-//! Equal parts of rows and values, once in memory.
+//! Keeps equal parts of rows and values in memory once.
 //!
-//! Replicas of a workload have the same labels, identity and policies, and names that follow each other. So a new row
-//! takes the parts that are equal from the rows before and after it. That finds most of them without a table of all
-//! parts, from which those that are no longer used would have to be removed.
+//! Replicas of a workload have the same labels, identity and policies, and their names are neighbours in the order of
+//! names. So a new row takes equal parts from the rows before and after it. That finds most equal parts without a table
+//! of all parts, from which unused ones would have to be removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) trait ShareParts {
     fn share(&mut self, other: &Self);
 }
 
-/// Takes from the entries before and after `key` in a table the parts that are equal.
+/// Replaces parts by equal ones of the entries before and after `key` in a table.
 pub(crate) fn share_with_neighbours<'a, V, S: ShareParts + 'a>(
     table: &'a BTreeMap<InstanceName, V>,
     (key, value): (&mut InstanceName, &mut S),
@@ -34,7 +34,7 @@ pub(crate) fn share_with_neighbours<'a, V, S: ShareParts + 'a>(
     }
 }
 
-/// Replaces a part that is equal as a whole.
+/// Replaces `own` by `other` if both are equal.
 fn share_equal<T: Clone + PartialEq>(own: &mut T, other: &T) {
     if own == other {
         own.clone_from(other);

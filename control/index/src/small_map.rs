@@ -1,5 +1,5 @@
-//! Maps with few entries, mostly one: a `BTreeMap` has room for eleven as soon as it has one, which for 50,000 pods is
-//! hundreds of megabytes.
+//! Maps with few entries, mostly one. A `BTreeMap` allocates room for eleven entries with its first one. For 50,000
+//! pods that is hundreds of megabytes.
 
 use litemap::LiteMap;
 

@@ -24,8 +24,8 @@ pub enum AddressOwner {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) services: BTreeMap<ServiceName, Arc<Service>>,
-    /// Services as clients see them whose namespace has routes of its own for the service, and, under `namespace/name`, as
-    /// their waypoint sees them.
+    /// Variants of services: by namespace, for clients whose namespace has routes of its own for the service; and
+    /// under `namespace/name`, for the service's waypoint.
     consumers: BTreeMap<ServiceName, BTreeMap<Arc<str>, Arc<Service>>>,
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,

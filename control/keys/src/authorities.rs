@@ -1,7 +1,8 @@
-//! The authorities by which servers of https are authenticated.
+//! The certificate authorities that authenticate https servers.
 //!
-//! They are those of the machine, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`. An image without files has none: then Mozilla's
-//! count, which are compiled in. Those of the operator's file count besides, and the file is read again when it changes.
+//! They are those of the machine, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`. An image without such files has none: then
+//! Mozilla's are used, which are compiled in. The authorities in the operator's file are trusted in addition. That file
+//! is read again when it changes.
 
 use std::fmt;
 use std::fs::File;
@@ -17,27 +18,27 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::{self, PemObject as _};
 use tokio_rustls::TlsConnector;
 
-/// Largest file in bytes. A `ConfigMap` has no more.
+/// Largest file in bytes. A `ConfigMap` cannot hold more.
 const MAX_FILE: u64 = 1 << 20;
 
-/// The authorities by which servers of https are authenticated.
+/// The certificate authorities that authenticate https servers.
 pub struct WebAuthorities {
-    /// Without those of the file.
+    /// All authorities except those of the file.
     base: RootCertStore,
     file: Option<PathBuf>,
     current: Mutex<Current>,
     counts: Arc<Counts>,
 }
 
-/// What the file had last.
+/// The authorities and the content of the file when it was last read.
 struct Current {
     text: Vec<u8>,
     tls: Arc<ClientConfig>,
-    /// The last error, which is logged once.
+    /// The last error. It is logged once.
     said: String,
 }
 
-/// How many there are, by where they come from.
+/// How many authorities there are, by their origin.
 #[derive(Debug, Default)]
 struct Counts {
     machine: AtomicUsize,
@@ -45,7 +46,7 @@ struct Counts {
     file: AtomicUsize,
 }
 
-/// Why a file has no authorities.
+/// Why a file gives no authorities.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthoritiesError {
     /// It cannot be read.
@@ -54,10 +55,10 @@ pub enum AuthoritiesError {
     /// It is too long.
     #[error("{0} has more than {MAX_FILE} bytes")]
     Size(PathBuf),
-    /// It is no PEM.
+    /// It is not PEM.
     #[error("{0} is no PEM")]
     Pem(PathBuf, #[source] pem::Error),
-    /// It has no certificate that can be used.
+    /// It contains no certificate that can be used.
     #[error(
         "{0} has no certificate of an authority that can be used: put certificates in PEM into it"
     )]
@@ -65,10 +66,10 @@ pub enum AuthoritiesError {
 }
 
 impl WebAuthorities {
-    /// Reads them. `file` has those of the operator, in PEM.
+    /// Reads the authorities. `file` contains those of the operator, in PEM.
     ///
     /// # Errors
-    /// [`AuthoritiesError`] of the file.
+    /// [`AuthoritiesError`] if the file cannot be used.
     pub fn open(file: Option<&Path>) -> Result<Self, AuthoritiesError> {
         let counts = Arc::<Counts>::default();
         let base = base(&counts);
@@ -82,13 +83,14 @@ impl WebAuthorities {
         Ok(Self { base, file: file.map(Path::to_owned), current: Mutex::new(current), counts })
     }
 
-    /// TLS to servers for which they vouch, as the file has them now. A file that cannot be read changes nothing.
+    /// A TLS client that trusts these authorities, with the present content of the file. A file that cannot be read
+    /// changes nothing.
     pub(crate) fn connector(&self) -> TlsConnector {
         TlsConnector::from(self.config())
     }
 
     fn config(&self) -> Arc<ClientConfig> {
-        // The value is replaced as a whole.
+        // Ignores poisoning: the value is replaced as a whole.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &self.file else { return Arc::clone(&current.tls) };
         let next = read(file).and_then(|text| match text == current.text {
@@ -112,7 +114,7 @@ impl WebAuthorities {
         Arc::clone(&current.tls)
     }
 
-    /// What appends the metrics.
+    /// Returns a function that appends the metrics.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + use<> {
         let counts = Arc::clone(&self.counts);
         move |text| {
@@ -163,7 +165,7 @@ fn read(file: &Path) -> Result<Vec<u8>, AuthoritiesError> {
     }
 }
 
-/// Those of a file besides, without those that cannot be used.
+/// The base with the authorities in a file added. Certificates that cannot be used are left out.
 fn with(
     base: &RootCertStore,
     (file, text): (&Path, &[u8]),
@@ -202,7 +204,7 @@ fn config(roots: RootCertStore) -> Arc<ClientConfig> {
         .expect("the provider has suites of TLS 1.2 and 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
-    // Each fetch verifies the certificate that the server has now: a resumed session shows none.
+    // Each fetch must verify the certificate that the server has now. A resumed session would show none.
     tls.resumption = Resumption::disabled();
     Arc::new(tls)
 }
@@ -248,7 +250,7 @@ mod tests {
         assert!(!same(&authorities.config()));
         assert!(rendered(&authorities).contains("{source=\"file\"} 2\n"));
 
-        // One odd certificate takes nothing from the others, and does not keep the control plane from starting.
+        // One bad certificate does not affect the others, and does not keep the control plane from starting.
         let odd = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let no_base64 = odd.replace("AAAA", "???");
         assert!(refused(Some(odd)).contains("can be used"));

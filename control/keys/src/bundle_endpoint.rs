@@ -1,6 +1,6 @@
-//! Trust bundles of other trust domains, fetched from the endpoints that these serve (SPIFFE Federation, section 5).
+//! Fetches trust bundles of other trust domains from the endpoints that these serve (SPIFFE Federation, section 5).
 //!
-//! The operator names an endpoint, so that any address may be connected to; redirects are followed within its origin.
+//! The operator names an endpoint, so it may have any address. Redirects are followed within its origin.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub struct BundleEndpoint {
     url: Uri,
 }
 
-/// How the server of an endpoint is authenticated: the profile of the endpoint.
+/// How the server of an endpoint is authenticated: the endpoint's profile.
 #[derive(Clone, Copy, Debug)]
 pub enum EndpointServer<'a> {
-    /// By its name and these authorities (`https_web`).
+    /// By its DNS name and these authorities (`https_web`).
     Named(&'a WebAuthorities),
-    /// By its SPIFFE ID under these roots of the ID's trust domain, in DER (`https_spiffe`).
+    /// By its SPIFFE ID, with these roots of the ID's trust domain, in DER (`https_spiffe`).
     Identified {
         /// The SPIFFE ID.
         id: &'a str,
@@ -39,7 +39,7 @@ pub enum EndpointServer<'a> {
 /// Why a bundle was not fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// It is no URL of https, or has a user.
+    /// It is no https URL, or contains a user name.
     #[error("it is no URL of https without a user")]
     Url,
     /// A root cannot be used.
@@ -48,7 +48,7 @@ pub enum EndpointError {
     /// The exchange failed.
     #[error(transparent)]
     Fetch(#[from] FetchFailure),
-    /// What the server sent is no trust bundle.
+    /// The server's answer is no trust bundle.
     #[error("the answer is no trust bundle")]
     Bundle(#[from] BundleError),
 }
@@ -59,7 +59,7 @@ pub enum EndpointError {
 pub struct FetchFailure(FetchError);
 
 impl BundleEndpoint {
-    /// The endpoint at a URL.
+    /// An endpoint with this URL.
     ///
     /// # Errors
     /// [`EndpointError::Url`]
@@ -114,10 +114,10 @@ mod tests {
     use super::*;
 
     const ID: &str = "spiffe://far.example/server";
-    /// Most roots of a bundle.
+    /// Most roots that a bundle may have.
     const MOST: usize = 32;
 
-    /// Serves this document, one connection after the other, as `ID` under the root that is returned with the URL.
+    /// Serves this document, one connection after the other, with the identity `ID`. Returns the URL and the root.
     async fn serve(document: String) -> (String, Vec<u8>) {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -142,7 +142,7 @@ mod tests {
                 let read = stream.read(&mut [0; 4096]).await.unwrap();
                 assert!(read > 0, "a request");
                 let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", document.len());
-                // A client that has read enough closes.
+                // A client that has read enough closes the connection, so the write may fail.
                 let _closed = stream.write_all((head + &document).as_bytes()).await;
                 let _closed = stream.shutdown().await;
             }

@@ -1,4 +1,4 @@
-//! One fetch of a set of keys, or of another document of JSON, over HTTP.
+//! Fetches a key set, or another JSON document, over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 use crate::authorities::WebAuthorities;
 use crate::published::PublishedSet;
 
-/// Longest fetch, with all of its redirects: issuers answer within a second.
+/// Longest fetch, with all of its redirects. Issuers normally answer within a second.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest attempt to connect to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ const MAX_REDIRECTS: usize = 3;
 /// Most addresses of a host that are tried.
 const MAX_ADDRESSES: usize = 4;
 
-/// Fetches sets of keys from permitted origins.
+/// Fetches key sets from permitted origins.
 #[derive(Clone)]
 pub(crate) struct Fetcher {
     permitted: Arc<RwLock<Vec<Origin>>>,
@@ -37,28 +37,28 @@ pub(crate) struct Fetcher {
     is_reserved: fn(IpAddr) -> bool,
 }
 
-/// How a document is fetched: bounded, with the redirects of its own origin.
+/// Fetches a document: with limits, and only with redirects within its origin.
 pub(crate) struct Transport {
     pub(crate) tls: TlsConnector,
     /// Most bytes of the document.
     pub(crate) max_bytes: usize,
-    /// Which addresses are not connected to, whatever name has led to them.
+    /// Returns whether an address must not be connected to, whatever name it was resolved from.
     pub(crate) is_reserved: fn(IpAddr) -> bool,
 }
 
-/// Why a set was not fetched.
+/// Why a document was not fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// It is no URL of http or https, or has a user.
+    /// It is no http or https URL, or contains a user name.
     #[error("it is no URL of http or https without a user")]
     Url,
-    /// The origin is not on the list of the operator.
+    /// The operator's list does not contain the origin.
     #[error("{0} is not in leno.dev/keys-from, an annotation of the control plane's Namespace")]
     Origin(Origin),
-    /// The server sends clients to another origin.
+    /// The server redirects to another origin.
     #[error("it redirects to another origin, {0:?}")]
     Redirect(String),
-    /// It redirects again and again.
+    /// There are too many redirects.
     #[error("it redirects more than {MAX_REDIRECTS} times")]
     Redirects,
     /// The host has no address.
@@ -67,19 +67,19 @@ pub(crate) enum FetchError {
     /// The host has no address that may be connected to.
     #[error("the host has no address but of this machine, of its links or of its cloud")]
     Address,
-    /// No connection came about, or TLS on it.
+    /// The connection failed, or the TLS handshake on it.
     #[error("no connection")]
     Connect(#[source] std::io::Error),
     /// The exchange failed.
     #[error("the exchange failed")]
     Http(#[from] hyper::Error),
-    /// The answer is another status than 200.
+    /// The status of the answer is not 200.
     #[error("the answer is {0}")]
     Status(StatusCode),
-    /// The answer is too long, or broke off.
+    /// The answer is too long, or was cut off.
     #[error("the answer has more than {0} bytes, or broke off")]
     Body(usize),
-    /// The answer is no set of keys.
+    /// The answer is no key set.
     #[error("the answer {0}")]
     Set(String),
     /// It took too long.
@@ -88,22 +88,22 @@ pub(crate) enum FetchError {
 }
 
 impl Fetcher {
-    /// A fetcher from these origins, which can be replaced. The authorities vouch for servers of https.
+    /// Fetches from these origins, which can be replaced later. The authorities authenticate https servers.
     #[must_use]
     pub(crate) fn new(permitted: Vec<Origin>, authorities: Arc<WebAuthorities>) -> Self {
         let permitted = Arc::new(RwLock::new(permitted));
         Self { permitted, authorities, is_reserved: leno_index::is_reserved }
     }
 
-    /// The same, for servers of tests.
+    /// The same fetcher, but it also connects to loopback addresses, for servers of tests.
     #[cfg(test)]
     pub(crate) fn connecting_to_loopback(self) -> Self {
         Self { is_reserved: |_| false, ..self }
     }
 
-    /// Replaces the origins, for all clones. Returns whether they are other ones.
+    /// Replaces the origins, for all clones. Returns whether they changed.
     pub(crate) fn permit(&self, origins: Vec<Origin>) -> bool {
-        // No panic can leave the list half changed.
+        // Ignores poisoning: the list is replaced as a whole.
         let mut permitted = self.permitted.write().unwrap_or_else(PoisonError::into_inner);
         let differs = *permitted != origins;
         *permitted = origins;
@@ -123,7 +123,7 @@ impl Fetcher {
     /// Fetches the set of keys at a URL.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no set.
     pub(crate) async fn fetch(&self, url: &str) -> Result<PublishedSet, FetchError> {
         let origin = self.permits(url)?;
         let url = url.parse().map_err(|_| FetchError::Url)?;
@@ -141,7 +141,7 @@ impl Transport {
     /// Fetches the document at a URL of an origin.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no document.
     pub(crate) async fn fetch(&self, origin: &Origin, url: Uri) -> Result<String, FetchError> {
         let followed = timeout(TIMEOUT, self.follow(origin, url));
         followed.await.map_err(|_| FetchError::Timeout)?
@@ -196,7 +196,7 @@ impl Transport {
     }
 }
 
-/// Where a response sends the client, if it is within its origin.
+/// Where a response redirects to, if that is within its origin.
 fn redirected<B>(origin: &Origin, response: &Response<B>) -> Result<Uri, FetchError> {
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
     let location = location.unwrap_or_default();
@@ -215,7 +215,7 @@ async fn exchange(
     url: &Uri,
 ) -> Result<Response<hyper::body::Incoming>, FetchError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the exchange: the sender and the body keep the connection.
+    // The task ends with the exchange: the sender and the body keep the connection open.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a connection for a fetch ended");

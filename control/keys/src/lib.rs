@@ -1,10 +1,11 @@
-//! The public keys of others: of issuers of tokens, fetched from where the issuers publish them or read from `ConfigMap`s,
-//! and of other trust domains.
+//! Public keys of others. The keys of token issuers are fetched from the issuers' URLs, or read from `ConfigMap`s
+//! and `Secret`s. The keys of other trust domains are fetched from their bundle endpoints.
 //!
-//! Authorization policies name a URL, or a `ConfigMap` of their own namespace. Any tenant can write a URL, and the
-//! control plane reaches addresses that tenants do not. So it fetches from no other origins than those that its
-//! operator has permitted, and never from the machine itself or its cloud (CVE-2026-41413). If a set cannot be
-//! fetched, the last good one is kept; without one there are no keys, and no key to fall back to (CVE-2026-31837).
+//! Authorization policies name a URL, or an object in their own namespace. Any tenant can write a URL, and the
+//! control plane reaches addresses that tenants do not. So it fetches only from origins that its operator has
+//! permitted, and never from its own machine or its cloud's metadata servers (CVE-2026-41413). If a set cannot be
+//! fetched, the last good one remains in use. If there is none, there are no keys, and no default key is used
+//! (CVE-2026-31837).
 //!
 //! ```text
 //! objects ─► KeySets::fill ─► objects with keys ─► index
@@ -13,7 +14,7 @@
 //!        one task for each URL ─ Fetcher ─► KeySets::refreshed ─► policies with other keys ─► index
 //! ```
 //!
-//! Trust bundles of other trust domains come over the same transport, from a [`BundleEndpoint`].
+//! Trust bundles of other trust domains are fetched with the same code, by a [`BundleEndpoint`].
 //!
 //! It knows neither proxies nor tokens. Read first: [`KeySets`], then `fetch`.
 

@@ -1,4 +1,4 @@
-//! A set of keys as its issuer publishes it.
+//! A key set as its issuer publishes it.
 
 use std::fmt::Display;
 
@@ -8,15 +8,15 @@ use leno_resources::check_key_set;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublishedSet {
     text: String,
-    /// One error for each key that is not used, since what signs tokens is published with it.
+    /// One error for each key that is not used because its private part is published with it.
     secrets: Vec<String>,
 }
 
 impl PublishedSet {
-    /// The set that a text is.
+    /// Parses a text as a key set.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why the text is no key set.
     pub(crate) fn read(text: String) -> Result<Self, String> {
         let secrets = check_key_set(&text)?;
         Ok(Self { text, secrets })
@@ -27,12 +27,12 @@ impl PublishedSet {
         &self.text
     }
 
-    /// How many keys are not used.
+    /// How many keys of the set are not used.
     pub(crate) fn left_out(&self) -> usize {
         self.secrets.len()
     }
 
-    /// Logs which keys are not used. `place`: where the set is published.
+    /// Logs which keys are not used. `place` is where the set is published.
     pub(crate) fn report(&self, place: &dyn Display) {
         for secret in &self.secrets {
             tracing::error!(set = %place, secret, "a key of tokens is not used");

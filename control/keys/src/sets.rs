@@ -1,4 +1,4 @@
-//! The sets that policies name, and what becomes of policies when a set changes.
+//! The key sets that policies name, and the changes of policies when a set changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,38 +22,39 @@ use crate::fetch::{FetchError, Fetcher};
 use crate::published::PublishedSet;
 use crate::store::DocumentStore;
 
-/// How long after a fetch the next one is: issuers publish keys long before they sign with them.
+/// The pause between two fetches. It may be long, because issuers publish keys long before they sign with them.
 const REFRESH: Duration = Duration::from_secs(30);
-/// The shortest time from one fetch of a URL to the next: clients decide how often tokens name unknown keys.
+/// The shortest pause between two fetches of a URL. Clients decide how often tokens name unknown keys, so they must
+/// not decide how often a URL is fetched.
 const LEAST_PAUSE: Duration = Duration::from_secs(5);
 /// The first wait after a fetch that failed; it doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
-/// Most URLs that are fetched. Each tenant can write policies with other ones.
+/// Most URLs that are fetched. Each tenant can name other URLs in policies.
 const MAX_URLS: usize = 256;
-/// Most URLs that are fetched for the policies of one namespace, so that no tenant takes the places of others.
+/// Most URLs that are fetched for the policies of one namespace, so that no tenant uses up the places of others.
 const MAX_URLS_OF_NAMESPACE: usize = 32;
-/// Most results of fetches that wait to be taken in.
+/// Most results of fetches that wait in the channel.
 const RESULTS: usize = 16;
 
-/// What a fetch of a URL has found.
+/// The result of fetching a URL.
 type FetchedSet = (String, Result<PublishedSet, FetchError>);
 
-/// The sets of keys that authorization policies name by URL, by `ConfigMap` or by `Secret`.
+/// The key sets that authorization policies name by URL, by `ConfigMap` or by `Secret`.
 pub struct KeySets {
-    /// The namespace of the control plane, which says what is permitted.
+    /// The namespace of the control plane. Its annotation permits origins.
     namespace: String,
     fetcher: Fetcher,
-    /// How long after a fetch the next one is.
+    /// The pause between two fetches.
     refresh: Duration,
     store: Option<DocumentStore>,
-    /// The policies that name one of these, as they were read.
+    /// The policies that name a key set, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
     /// The sets in `ConfigMap`s and `Secret`s.
     objects: BTreeMap<ObjectKey, PublishedSet>,
     followed: BTreeMap<String, FollowedSet>,
-    /// Whether all policies were there once.
+    /// Whether all policies have been seen once.
     is_filled: bool,
-    /// How many permitted URLs are not fetched, for want of places.
+    /// How many permitted URLs are not fetched because there are too many.
     left_out: usize,
     counts: Arc<Counts>,
     results: (mpsc::Sender<FetchedSet>, mpsc::Receiver<FetchedSet>),
@@ -63,13 +64,13 @@ pub struct KeySets {
 struct FollowedSet {
     /// The last good set.
     set: Option<PublishedSet>,
-    /// Whether the last fetch failed, or none is permitted.
+    /// Whether the last fetch failed, or the URL may not be fetched.
     is_failing: bool,
-    /// Whether the last fetch has found the set, so that it is stored.
+    /// Whether the last fetch found the set, so that it is stored.
     is_confirmed: bool,
-    /// What fetches it; `None` where its origin is not permitted, or no place is left.
+    /// The task that fetches it; `None` if its origin is not permitted or no place is left.
     task: Option<AbortHandle>,
-    /// Has the task fetch it before the next time that it would.
+    /// Makes the task fetch the set sooner than it would.
     early: Arc<Notify>,
 }
 
@@ -81,21 +82,21 @@ impl FollowedSet {
     }
 }
 
-/// How many sets there are.
+/// How many sets there are, by their state.
 #[derive(Debug, Default)]
 struct Counts {
     current: AtomicUsize,
     stale: AtomicUsize,
     missing: AtomicUsize,
-    /// Keys that are not used, since what signs tokens is published with them.
+    /// Keys that are not used because their private part is published with them.
     left_out: AtomicUsize,
-    /// Times that a set was asked for since a token named a key that it does not have.
+    /// How often a set was requested again because a token named a key that it does not have.
     refetches: AtomicU64,
 }
 
 impl KeySets {
-    /// No sets yet. `namespace`: that of the control plane, whose annotation permits origins. `store`: where the last
-    /// good sets are kept for the next start. `authorities`: those by which servers of https are authenticated.
+    /// Holds no sets yet. `namespace` is that of the control plane, whose annotation permits origins. `store` keeps
+    /// the last good sets for the next start. `authorities` authenticate https servers.
     #[must_use]
     pub fn new(
         namespace: &str,
@@ -117,21 +118,21 @@ impl KeySets {
         }
     }
 
-    /// Whether a set is stored under this name: the SHA-256 of its URL.
+    /// Whether a name is one under which sets are stored: the SHA-256 of a URL.
     #[must_use]
     pub fn is_document(name: &str) -> bool {
         HEXLOWER.decode(name.as_bytes()).is_ok_and(|hash| hash.len() == SHA256.output_len())
     }
 
-    /// What appends the metrics.
+    /// Returns a function that appends the metrics.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
         let counts = Arc::clone(&self.counts);
         move |text| counts.render(text)
     }
 
-    /// Writes the keys into policies that name a URL, a `ConfigMap` or a `Secret`, and begins to fetch what is new. A set that
-    /// has not been fetched yet has no keys. Where other origins are permitted now, or an object has other keys, the
-    /// policies that this is for are added.
+    /// Writes the keys into the policies that name a URL, a `ConfigMap` or a `Secret`, and begins to fetch new
+    /// URLs. A set that has not been fetched yet has no keys. If the permitted origins change, or the keys in an
+    /// object, also adds the policies that this affects.
     pub fn fill(&mut self, changes: &mut Vec<ObjectChange>) {
         let (mut permits_others, mut names_others) = (false, false);
         let mut replaced = BTreeSet::new();
@@ -179,14 +180,14 @@ impl KeySets {
             };
         }
         if permits_others {
-            // What has failed is fetched again at once.
+            // Sets whose fetch failed are fetched again at once.
             self.followed.values_mut().for_each(FollowedSet::end);
         }
         if permits_others || names_others {
             self.follow();
         }
-        // The first changes are all objects; in a cluster without those of kinds that cannot be read yet, so that what replicas
-        // share is not removed at once.
+        // The first changes contain all objects, except that in a cluster the objects of kinds that cannot be read
+        // yet are missing. So sets that replicas share are not removed at once.
         if let (false, Some(store)) = (std::mem::replace(&mut self.is_filled, true), &self.store) {
             let kept: BTreeSet<String> = self.followed.keys().map(|url| document(url)).collect();
             store.retain(|name| kept.contains(name));
@@ -205,12 +206,12 @@ impl KeySets {
         }
     }
 
-    /// Takes the set of an object, if it has one. Returns the key of the object if it had another one.
+    /// Stores the set in an object, if it has one. Returns the object's key if the set changed.
     fn replace(&mut self, key: ObjectKey, text: Option<String>) -> Option<ObjectKey> {
         let set = text.and_then(|text| match PublishedSet::read(text) {
             Ok(set) => Some(set),
             Err(error) => {
-                // What is in a Secret by mistake is for no log.
+                // A Secret may contain something else by mistake, which must not be logged.
                 let error = (key.kind != Kind::Secret).then_some(error);
                 tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
                 None
@@ -229,7 +230,7 @@ impl KeySets {
         Some(key)
     }
 
-    /// Takes the origins of the control plane's namespace. Returns whether they are other ones.
+    /// Reads the permitted origins from the control plane's namespace. Returns whether they changed.
     fn permit(&self, namespace: &Namespace) -> bool {
         if namespace.metadata.name.as_deref() != Some(&self.namespace) {
             return false;
@@ -252,8 +253,8 @@ impl KeySets {
         differs
     }
 
-    /// Fetches the sets of these issuers soon, where a URL names them: tokens name keys that the sets do not have. A set is
-    /// fetched once in [`LEAST_PAUSE`] at most.
+    /// Fetches the sets of these issuers soon if they are named by a URL, because tokens name keys that the sets do
+    /// not have. A set is fetched at most once in [`LEAST_PAUSE`].
     pub fn refetch(&self, issuers: &BTreeSet<String>) {
         let of_policies = self.policies.values().flat_map(|policy| &policy.spec.tokens);
         let named = of_policies.filter(|one| issuers.contains(&one.issuer));
@@ -271,10 +272,10 @@ impl KeySets {
         }
     }
 
-    /// Waits until a set is another one; the policies that name it, with the new keys. Cancelling it loses nothing.
+    /// Waits until a set changes. Returns the policies that name it, with the new keys. Cancel safe.
     pub async fn refreshed(&mut self) -> Vec<ObjectChange> {
         loop {
-            // One sender is here, so that there is always a next one.
+            // `self` holds a sender, so that the channel never closes.
             let Some((url, result)) = self.results.1.recv().await else { continue };
             let Some(known) = self.followed.get_mut(&url) else { continue };
             let set = match result {
@@ -313,7 +314,7 @@ impl KeySets {
         }
     }
 
-    /// The policies that name a URL, with its keys.
+    /// The policies that name a URL, with the keys of the URL's set.
     fn with(&self, url: &str) -> Vec<ObjectChange> {
         let naming = self.policies.values().filter(|policy| urls(policy).any(|one| one == url));
         let change = |policy: &AuthorizationPolicy| {
@@ -374,7 +375,7 @@ impl KeySets {
         self.count();
     }
 
-    /// Begins to fetch what is permitted and has a place, and ends the fetches of what is not permitted.
+    /// Begins to fetch URLs that are permitted and have a place, and ends the fetches of all others.
     fn begin_fetches(&mut self) {
         let wanted = self.wanted();
         for (url, one) in &mut self.followed {
@@ -411,7 +412,7 @@ impl KeySets {
         }
     }
 
-    /// The permitted URLs, of each namespace as many as have places.
+    /// The permitted URLs that have places, up to the limit of each namespace.
     fn wanted(&self) -> BTreeSet<String> {
         let mut of_namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (key, policy) in &self.policies {
@@ -465,7 +466,7 @@ impl Counts {
     }
 }
 
-/// Whether a policy names keys that are elsewhere.
+/// Whether a policy names keys that are stored elsewhere.
 fn names_keys(policy: &AuthorizationPolicy) -> bool {
     urls(policy).next().is_some() || key_objects(policy).next().is_some()
 }
@@ -476,7 +477,7 @@ pub fn key_objects(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectK
     policy.spec.tokens.iter().filter_map(move |issuer| object(namespace, issuer))
 }
 
-/// The object with the keys of an issuer.
+/// The object that holds the keys of an issuer.
 fn object(namespace: &str, issuer: &TokenIssuerSpec) -> Option<ObjectKey> {
     let config_map = issuer.jwks_config_map.as_ref().map(|name| (Kind::ConfigMap, name));
     let secret = issuer.jwks_secret.as_ref().map(|name| (Kind::Secret, name));
@@ -489,7 +490,7 @@ fn document(url: &str) -> String {
     HEXLOWER.encode(digest(&SHA256, url.as_bytes()).as_ref())
 }
 
-/// The set of a URL that was stored last, unless it holds no keys of tokens.
+/// The set of a URL as it was last stored, unless that contains no keys for tokens.
 fn stored(store: &DocumentStore, url: &str) -> Option<PublishedSet> {
     match PublishedSet::read(store.read(&document(url))?) {
         Ok(set) => {
@@ -520,7 +521,7 @@ fn begin(
     tokio::spawn(fetch((fetcher.clone(), refresh), of, results.clone())).abort_handle()
 }
 
-/// Fetches a set again and again, until the task is aborted.
+/// Fetches a set repeatedly, until the task is aborted.
 async fn fetch(
     (fetcher, refresh): (Fetcher, Duration),
     (url, early): (String, Arc<Notify>),

@@ -1,4 +1,5 @@
-//! What was fetched last, kept so that a restart of the control plane while the other side is down forgets nothing.
+//! Stores fetched documents, so that they survive a restart of the control plane while the other side is
+//! unreachable.
 //!
 //! ```text
 //!  one machine   Store ──► a directory
@@ -15,10 +16,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How long replicas keep a document that nothing wants. A cluster may be read in part, for example while an API server that
-/// starts does not have a kind yet: nothing is lost when the policies that name it come back.
+/// How long replicas keep a document that nothing wants. The replica may not know all policies of a cluster for a
+/// while, for example while an API server that is starting does not serve a kind yet. The documents are still there
+/// when the policies appear again.
 const UNWANTED: Duration = Duration::from_mins(10);
-/// Most documents that are kept though nothing wants them: tenants can have others fetched without end.
+/// Most documents that are kept although nothing wants them. Tenants can have new ones fetched without end.
 const MAX_UNWANTED: usize = 512;
 
 /// Documents by name, kept for the next start.
@@ -27,17 +29,19 @@ pub struct DocumentStore(StoreMedium);
 
 #[derive(Clone, Debug)]
 enum StoreMedium {
-    /// A file for each. What is not named as this says is not of the store.
+    /// A directory with a file for each document. Files for whose name the function returns false do not belong to
+    /// the store.
     Directory(PathBuf, fn(&str) -> bool),
-    /// What all replicas share.
+    /// Documents that all replicas share.
     Shared(SharedDocuments),
 }
 
 impl DocumentStore {
-    /// The documents in a directory, which is made if it is missing. Files of other names than documents have are left alone.
+    /// The documents in a directory, which is created if needed. Files for whose name `is_document` returns false
+    /// are left alone.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// If the directory cannot be created.
     pub fn open(directory: &Path, is_document: fn(&str) -> bool) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         match fs::DirBuilder::new().mode(0o700).create(directory) {
@@ -52,7 +56,7 @@ impl DocumentStore {
         Self(StoreMedium::Shared(documents))
     }
 
-    /// The document that was stored last, if it can be read. It stays until it is replaced or forgotten.
+    /// The document that was last stored, if it can be read. It stays stored until it is replaced or forgotten.
     #[must_use]
     pub fn read(&self, name: &str) -> Option<String> {
         let directory = match &self.0 {
@@ -83,8 +87,8 @@ impl DocumentStore {
         }
     }
 
-    /// Says that a document may be older than what others have fetched since. It can still be read, but replicas leave what is
-    /// stored as it is until it is written again.
+    /// Notes that a document may be older than what other replicas have fetched since. It can still be read. But
+    /// replicas leave the stored document unchanged until it is written again.
     pub fn doubt(&self, name: &str) {
         match &self.0 {
             StoreMedium::Directory(..) => {}
@@ -92,8 +96,8 @@ impl DocumentStore {
         }
     }
 
-    /// Removes a document: tenants can have others fetched without end. What replicas share stays for ten minutes, and is
-    /// kept on if it is read or written meanwhile.
+    /// Removes a document, because tenants can have new ones fetched without end. Documents that replicas share
+    /// stay for another ten minutes, or longer if they are read or written meanwhile.
     pub fn forget(&self, name: &str) {
         let directory = match &self.0 {
             StoreMedium::Directory(directory, _) => directory,
@@ -106,7 +110,8 @@ impl DocumentStore {
         }
     }
 
-    /// Removes all documents but these: what was fetched before the last start may not be fetched any more.
+    /// Removes all documents except these. Documents that were fetched before the last start may not be fetched any
+    /// more.
     pub fn retain(&self, is_kept: impl Fn(&str) -> bool) {
         let names = match &self.0 {
             StoreMedium::Directory(directory, is_document) => {
@@ -131,8 +136,8 @@ fn names(directory: &Path) -> Vec<String> {
     }
 }
 
-/// Documents that the replicas of a control plane share: what was stored when this one started, and what this one wants to
-/// be stored.
+/// Documents that the replicas of a control plane share: those that were stored when this replica started, and
+/// those that this replica wants stored.
 #[derive(Clone, Debug)]
 pub struct SharedDocuments {
     memory: Arc<Mutex<StoreMemory>>,
@@ -141,18 +146,18 @@ pub struct SharedDocuments {
 
 #[derive(Debug)]
 struct StoreMemory {
-    /// Those that this replica does not assert, as it has read or fetched them last.
+    /// Documents that this replica does not want to replace, as it last read or fetched them.
     stored: BTreeMap<String, String>,
-    /// Those that nothing wants, and since when.
+    /// Documents that nothing wants, and since when.
     unwanted: BTreeMap<String, Instant>,
 }
 
-/// The documents that should be stored, by name. `None`: as it is stored, if it is, since the last fetch of this replica has
-/// not found it.
+/// The documents that should be stored, by name. `None` means that the stored document should stay as it is, if
+/// there is one, because this replica's last fetch did not succeed.
 pub type DesiredDocuments = BTreeMap<String, Option<String>>;
 
 impl SharedDocuments {
-    /// With what is stored.
+    /// Starts with the stored documents.
     #[must_use]
     pub fn new(stored: BTreeMap<String, String>) -> Self {
         let wanted = stored.keys().map(|name| (name.clone(), None)).collect();
@@ -160,20 +165,20 @@ impl SharedDocuments {
         Self { memory: Arc::new(Mutex::new(memory)), wanted: Arc::new(watch::Sender::new(wanted)) }
     }
 
-    /// What should be stored, and its changes.
+    /// The documents that should be stored. The receiver is notified of changes.
     #[must_use]
     pub fn wanted(&self) -> watch::Receiver<DesiredDocuments> {
         self.wanted.subscribe()
     }
 
-    /// The names of documents that are kept though nothing wants them now.
+    /// The names of documents that are kept although nothing wants them now.
     #[must_use]
     pub fn unwanted(&self) -> BTreeSet<String> {
         self.memory().unwanted.keys().cloned().collect()
     }
 
-    /// Takes the names of what is stored: what this replica does not know another one has stored, and it stays as long as
-    /// what this one has forgotten.
+    /// Notes the names of stored documents. If this replica does not know one, another replica has stored it. It
+    /// then stays as long as a document that this replica has forgotten.
     pub fn found<'n>(&self, names: impl Iterator<Item = &'n String>) {
         let mut memory = self.memory();
         for name in names {
@@ -183,7 +188,7 @@ impl SharedDocuments {
         }
     }
 
-    /// Removes what nothing has wanted for ten minutes.
+    /// Removes documents that nothing has wanted for ten minutes.
     pub fn sweep(&self) {
         let mut memory = self.memory();
         let ended = memory.unwanted.extract_if(.., |_, since| since.elapsed() >= UNWANTED);
@@ -199,13 +204,13 @@ impl SharedDocuments {
         let mut memory = self.memory();
         memory.unwanted.remove(name);
         let fetched = self.wanted.borrow().get(name).cloned().flatten();
-        // Another replica may store one before this one does.
+        // Another replica may store the document before this one does.
         self.claim(name);
         fetched.or_else(|| memory.stored.get(name).cloned())
     }
 
     fn memory(&self) -> MutexGuard<'_, StoreMemory> {
-        // No panic can leave it half changed.
+        // Ignores poisoning: no panic can interrupt a change.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +247,8 @@ impl SharedDocuments {
         self.sweep();
     }
 
-    /// Wants a document as it is stored, if this replica does not want it yet. Returns whether it did not.
+    /// Marks a document as wanted in its stored form, unless this replica wants it already. Returns whether it was
+    /// not wanted.
     fn claim(&self, name: &str) -> bool {
         self.wanted.send_if_modified(|wanted| match wanted.contains_key(name) {
             true => false,
@@ -250,7 +256,7 @@ impl SharedDocuments {
         })
     }
 
-    /// Lets a wanted document stay for a while.
+    /// Stops wanting a document. It stays for a while.
     fn leave(&self, memory: &mut StoreMemory, name: &str) {
         memory.unwanted.entry(name.to_owned()).or_insert_with(Instant::now);
         if memory.unwanted.len() > MAX_UNWANTED

@@ -39,7 +39,7 @@ pub enum ConnectError {
         /// The contexts in the kubeconfig.
         known: Vec<String>,
     },
-    /// No token can be had.
+    /// No token can be obtained.
     #[error("the kubeconfig yields no token: {0}")]
     Token(String),
     /// The configured address or credentials cannot be used.
@@ -47,10 +47,9 @@ pub enum ConnectError {
     Client(#[from] kube::Error),
 }
 
-/// A client for a cluster. The configuration is that of `kubeconfig`, else the one that
-/// `KUBECONFIG` or `~/.kube/config` names, else, if no `context` is given, the service account of
-/// the pod that this process runs in. `context` selects a context of a kubeconfig other than its
-/// current one. Sends no request yet.
+/// A client for a cluster. Uses `kubeconfig` if it is given; else the file that `KUBECONFIG` names, or
+/// `~/.kube/config`; else, if no `context` is given, the service account of the pod in which this process runs.
+/// `context` selects a context of the kubeconfig instead of its current one. Sends no request yet.
 ///
 /// # Errors
 /// No cluster is configured, or its configuration cannot be used.
@@ -61,8 +60,8 @@ pub async fn connect(
     client(configured(kubeconfig, context).await?)
 }
 
-/// The token by which [`connect`] would prove its user to the API server; `None` if it has a certificate instead, or
-/// nothing. Runs the plugin of the kubeconfig, if it has one.
+/// The token with which [`connect`] would authenticate to the API server; `None` if it uses a certificate or
+/// nothing. Runs the plugin of the kubeconfig, if there is one.
 ///
 /// # Errors
 /// As [`connect`]; or the plugin fails.
@@ -132,7 +131,7 @@ impl<B> Service<http::Request<B>> for Headers {
     }
 }
 
-/// A client for the server at this address, without TLS and credentials, such as the one of a test.
+/// A client for a server at this address, without TLS and credentials. Tests use it.
 ///
 /// # Errors
 /// The address cannot be used.
@@ -140,8 +139,8 @@ pub fn connect_to(address: http::Uri) -> Result<Client, ConnectError> {
     client(Config::new(address))
 }
 
-/// The current context of this kubeconfig, or of the one that `KUBECONFIG` or `~/.kube/config` names. `None` if there
-/// is none, or it cannot be read.
+/// The name of the current context in this kubeconfig, or in the file that `KUBECONFIG` names or `~/.kube/config`.
+/// `None` if there is none, or it cannot be read.
 #[must_use]
 pub fn current_context(kubeconfig: Option<&Path>) -> Option<String> {
     kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).ok()?.current_context
@@ -150,7 +149,7 @@ pub fn current_context(kubeconfig: Option<&Path>) -> Option<String> {
 fn client(mut config: Config) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
-    // Silence on a connection without an outstanding request does not count.
+    // Does not count silence while no request is outstanding.
     config.reset_reader_on_write = true;
     // Callers have their own intervals for retries.
     config.default_retry = false;
@@ -158,7 +157,7 @@ fn client(mut config: Config) -> Result<Client, ConnectError> {
     Ok(Client::try_from(config)?)
 }
 
-/// By what the logs of the API server name this program, as in `leno-agent/0.1.0`.
+/// The name of this program in the logs of the API server, such as `leno-agent/0.1.0`.
 fn user_agent() -> Option<HeaderValue> {
     let program = std::env::current_exe().ok()?;
     let name = program.file_name()?.to_str()?;

@@ -1,4 +1,4 @@
-//! Which of the replicas writes: the one whose name is in a Lease.
+//! Chooses the replica that leads, with a Lease that names it.
 
 use std::time::{Duration, Instant};
 
@@ -15,39 +15,39 @@ mod election;
 use crate::is_status;
 use election::{Election, LeaseAction, LeaseRecord};
 
-/// How long a leader that says nothing more still counts as one, for the others. As long as
-/// Kubernetes' own components have it.
+/// How long other replicas still regard a leader as such after its last renewal. Kubernetes' own components use the
+/// same value.
 const TERM: Duration = Duration::from_secs(15);
-/// How often each replica looks, and the leader says that it is there.
+/// How often each replica reads the Lease, and the leader renews it.
 const LOOK: Duration = Duration::from_secs(2);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long a leader that is not heard still acts as one. With a look and two answers more it is over
-/// before the others may begin.
+/// How long a leader still acts as one after its last renewal that the API server answered. Even with one look and
+/// two answers more, this ends before another replica may take over.
 const ACTS: Duration = Duration::from_secs(8);
-/// The term that a leader leaves behind when it ends.
+/// The term in seconds that a leader writes into the Lease when it ends.
 const RELEASED: i32 = 1;
 
-/// Takes part in choosing the leader of the replicas.
+/// Takes part in the election of a leader among the replicas.
 pub struct Elector {
     leases: Api<Lease>,
     /// The name of the Lease.
     lease: String,
     election: Election,
     leads: watch::Sender<bool>,
-    /// Until when we lead by what the API server has last heard of us.
+    /// Until when this replica leads, because of its last renewal that the API server answered.
     until: Option<Instant>,
 }
 
-/// What a read and a write of the Lease came to.
+/// The result of reading and writing the Lease.
 enum Outcome {
     Leads,
     Follows,
 }
 
 impl Elector {
-    /// Of the Lease of this namespace and name; `name` is the replica's, and `run` what tells this start of it from
-    /// others.
+    /// For the Lease with this namespace and name. `name` is the replica's name, and `run` distinguishes this run
+    /// of it from others.
     #[must_use]
     pub fn new(client: Client, lease: (&str, &str), (name, run): (&str, &str)) -> Self {
         let (namespace, lease) = (lease.0, lease.1.to_owned());
@@ -66,8 +66,8 @@ impl Elector {
         self.leads.subscribe()
     }
 
-    /// Takes part until `stop` says true, and then hands a lead over at once. Tells `heard` of every
-    /// look whether the API server answered.
+    /// Takes part until `stop` is true, and then releases the Lease at once. After every look calls `heard` with
+    /// whether the API server answered.
     pub async fn run(mut self, heard: impl Fn(bool), mut stop: watch::Receiver<bool>) {
         loop {
             let begin = Instant::now();
@@ -79,7 +79,7 @@ impl Elector {
                     self.until = leads.then_some(begin + ACTS);
                 }
                 Ok(Err(error)) => {
-                    // An answer all the same, such as that we may not read the Lease.
+                    // A refusal is an answer too, for example if we may not read the Lease.
                     heard(matches!(error, kube::Error::Api(_)));
                     let error: &dyn std::error::Error = &error;
                     tracing::debug!(error, "the Lease cannot be looked at");
@@ -89,7 +89,7 @@ impl Elector {
             self.tell();
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                // A dropped sender says the same.
+                // If the sender is dropped, we stop as well.
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -141,13 +141,13 @@ impl Elector {
         };
         match written {
             Ok(_) => Ok(Outcome::Leads),
-            // Another was first, by the version of the Lease.
+            // Another replica wrote the Lease first, so its version has changed.
             Err(error) if is_status(&error, 409) => Ok(Outcome::Follows),
             Err(error) => Err(error),
         }
     }
 
-    /// Ends the lead of this replica, and then empties the Lease, which the next replica that reads it takes.
+    /// Stops leading, and then empties the Lease, so that the next replica that reads it takes over.
     async fn release(mut self) {
         if !*self.leads.borrow() {
             return;

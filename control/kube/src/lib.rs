@@ -1,4 +1,4 @@
-//! How Leno talks to a Kubernetes API server: the only crate that makes a client.
+//! How Leno communicates with a Kubernetes API server. This is the only crate that creates clients for it.
 //!
 //! ```text
 //!  connect     a client: from a kubeconfig or the pod's service account, with time-outs and a user agent
@@ -11,8 +11,8 @@
 //!  unmet       which actions RBAC does not permit
 //! ```
 //!
-//! Other crates name the types of `kube` through this one, so that `kube` and its features are chosen in one place
-//! (`scripts/lint-tree.sh`). It does not know which objects Leno has, or what they mean.
+//! Other crates use the types of `kube` through this one, so that `kube` and its features are chosen in one place
+//! (`scripts/lint-tree.sh`). This crate does not know which objects Leno has, or what they mean.
 //!
 //! Read first: [`connect`], [`watch`].
 

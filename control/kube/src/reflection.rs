@@ -1,15 +1,15 @@
-//! What a watch has reported.
+//! Keeps what a watch has reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Event;
 
-/// A value for each object of a watch, by key. While the objects are listed again, the values of before stay; at the
-/// end of the list those of objects that were not in it are removed.
+/// A value for each object of a watch, by key. While the objects are listed again, the earlier values stay. At the
+/// end of the list, the values of objects that were not in it are removed.
 #[derive(Clone, Debug)]
 pub struct Reflection<K, V> {
     values: BTreeMap<K, V>,
-    /// The keys in the list so far, while a list is under way.
+    /// During a list, the keys that it has contained so far.
     listed: Option<BTreeSet<K>>,
     complete: bool,
 }
@@ -21,7 +21,7 @@ impl<K, V> Default for Reflection<K, V> {
 }
 
 impl<K: Ord + Clone, V> Reflection<K, V> {
-    /// Takes an event. `reduce` makes of an object its key and what to keep of it; `None` keeps nothing.
+    /// Takes an event. `reduce` converts an object into its key and the value to keep; `None` keeps nothing.
     pub fn take<O>(&mut self, event: Event<O>, reduce: impl FnOnce(O) -> (K, Option<V>)) {
         match event {
             Event::Init => self.listed = Some(BTreeSet::new()),
@@ -50,12 +50,12 @@ impl<K: Ord + Clone, V> Reflection<K, V> {
         &self.values
     }
 
-    /// Sets the value of an object before the watch reports it, as after a write.
+    /// Sets the value of an object before the watch reports it, for example after a write.
     pub fn insert(&mut self, key: K, value: V) {
         self.values.insert(key, value);
     }
 
-    /// Whether all objects were listed once: an object without a value does not exist then.
+    /// Whether all objects have been listed once. Then an object without a value does not exist.
     pub fn is_complete(&self) -> bool {
         self.complete
     }

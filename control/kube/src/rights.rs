@@ -14,7 +14,7 @@ const AT_ONCE: usize = 16;
 /// after a slash.
 pub type Right = (&'static str, &'static str, &'static str);
 
-/// An action that needs a right: on one object or any, in one namespace or all.
+/// An action that needs a right: on one object or on all, in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequiredRight {
     verb: &'static str,
@@ -31,20 +31,20 @@ impl From<&Right> for RequiredRight {
 }
 
 impl RequiredRight {
-    /// In all namespaces, on any object. The resource may have a subresource after a slash.
+    /// The action on any object, in all namespaces. The resource may have a subresource after a slash.
     #[must_use]
     pub fn new(verb: &'static str, group: &str, resource: &str) -> Self {
         let (group, resource) = (group.to_owned(), resource.to_owned());
         Self { verb, group, resource, namespace: None, name: None }
     }
 
-    /// In this namespace; in all for `None`.
+    /// The action in this namespace; in all namespaces if `None`.
     #[must_use]
     pub fn inside(self, namespace: Option<&str>) -> Self {
         Self { namespace: namespace.map(str::to_owned), ..self }
     }
 
-    /// On the object of this name.
+    /// The action on the object of this name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
@@ -83,10 +83,10 @@ impl RequiredRight {
     }
 }
 
-/// Those of these actions that the user may not do, in words, in the same order.
+/// The actions among these that the user is not permitted to do, in words and in the same order.
 ///
 /// # Errors
-/// The API server does not answer.
+/// If the API server does not answer.
 pub async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
     let asked = stream::iter(needs).map(async |need: RequiredRight| {
         let allowed = need.is_allowed(client).await?;

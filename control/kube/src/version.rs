@@ -1,17 +1,17 @@
-//! Which Kubernetes the API server is of.
+//! The Kubernetes version of the API server.
 
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 
-/// The minor version of the API server, as of [`minor_of`].
+/// The minor version of the API server, see [`minor_of`].
 ///
 /// # Errors
-/// The API server does not answer.
+/// If the API server does not answer.
 pub async fn minor_version(client: &Client) -> Result<u32, kube::Error> {
     Ok(minor_of(&client.apiserver_version().await?))
 }
 
-/// The minor version, such as 34 of Kubernetes 1.34; the next major version counts as later than all of these.
+/// The minor version, for example 34 for Kubernetes 1.34. The next major version counts as later than all of these.
 #[must_use]
 pub fn minor_of(version: &Info) -> u32 {
     // Some providers add a sign: `30+`.

@@ -1,4 +1,4 @@
-//! The objects of a kind, and their changes.
+//! Watches the objects of a kind.
 //!
 //! ```text
 //!            ┌───────────────── expired (410): wait, then list again ◄────────┐
@@ -7,9 +7,9 @@
 //!    ▲                        │                                               the last version
 //!    └── failed: Failed, wait ┘
 //! ```
-//! The list is a stream of the API server's cache where the server can send one (KEP-3157, on by default since
-//! Kubernetes 1.34), or else pages. After an outage of the API server a watch goes on from its last version, and lists again only
-//! if the server no longer has that version.
+//! The list is a stream from the API server's cache if the server supports that (KEP-3157, on by default since
+//! Kubernetes 1.34), or else is read in pages. After an outage of the API server, a watch continues from its last
+//! version. It lists again only if the server no longer has that version.
 
 use std::fmt::Debug;
 use std::hash::{BuildHasher, RandomState};
@@ -28,13 +28,14 @@ pub use kube::runtime::watcher::{Error as WatchError, Event};
 
 /// The shortest wait after a failure. Each further failure doubles it.
 const FIRST_WAIT: Duration = Duration::from_millis(400);
-/// For how long a server may answer requests for a streamed list with errors, before it is asked for the list in another
-/// way. A server that cannot fill its cache, as when a conversion webhook fails, answers a list with the reason.
-/// The first list is waited for, as by a control plane that starts.
+/// For how long a server may answer requests for a streamed list with errors before the list is requested in pages. A
+/// server that cannot fill its cache, for example because a conversion webhook fails, answers a request for pages with the
+/// reason. This value is for the first list, for which callers wait, such as a control plane that is starting.
 const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The same of later lists: the objects are known as they were before. All clients of a server that has restarted
-/// may be here at once, and lists that its cache cannot answer yet are read from etcd.
+/// As [`FIRST_PATIENCE`], for later lists. Callers then still know the objects as they were before. All clients of
+/// a server that has restarted may request lists at once, and lists that its cache cannot answer yet are read from
+/// etcd.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to watch, and how patiently.
@@ -44,14 +45,15 @@ pub struct WatchSelection {
     pub fields: String,
     /// A label selector; empty for all objects.
     pub labels: String,
-    /// Objects in one page, if the server cannot stream a list: a page is in memory as a whole.
+    /// Objects in one page, if the server cannot stream a list. A whole page is in memory at once.
     pub page: u32,
-    /// The longest wait after a failure, without the jitter, which adds up to as much again.
+    /// The longest wait after a failure, without the jitter, which can double it.
     pub longest_wait: Duration,
 }
 
 impl Default for WatchSelection {
-    /// All objects, for a client of which there are few: the watch goes on at most 8 s after the API server is back.
+    /// All objects, for a client that exists only a few times: the watch continues at most 8 s after the API server
+    /// is back.
     fn default() -> Self {
         let (fields, labels) = (String::new(), String::new());
         Self { fields, labels, page: 500, longest_wait: Duration::from_secs(4) }
@@ -77,8 +79,8 @@ impl WatchSelection {
         if self.fields.is_empty() && self.labels.is_empty() {
             return config;
         }
-        // A list of few objects comes from the server's cache, whose index finds them; etcd would read all objects.
-        // The cache has no pages.
+        // The cache of the server answers a list of few objects with an index; etcd would read all objects. The
+        // cache supports no pages.
         let config = config.any_semantic();
         let selector = |text: &String| (!text.is_empty()).then(|| text.clone());
         watcher::Config {
@@ -112,7 +114,7 @@ pub enum WatchReport<K> {
 }
 
 impl<K> WatchReport<K> {
-    /// The same report, of what `of` makes of the object.
+    /// The same report, with the object converted by `of`.
     pub fn map<V>(self, of: impl FnOnce(K) -> V) -> WatchReport<V> {
         match self {
             Self::Event(event) => WatchReport::Event(match event {
@@ -144,14 +146,14 @@ struct Watch<K> {
     streams: bool,
     /// Whether the server rejects requests for streams.
     only_pages: bool,
-    /// When the first of the last requests, in a row, was answered with an error of the server.
+    /// When the server first answered with an error, of the uninterrupted errors up to now.
     refused_since: Option<Instant>,
-    /// Whether a list was complete once.
+    /// Whether a list was completed once.
     has_listed: bool,
     waits: ExponentialBackoff,
     /// The wait before the next request.
     wait: Option<Duration>,
-    /// From the start of a list to its end.
+    /// Whether a list is in progress.
     listing: bool,
     failing: bool,
 }
@@ -178,7 +180,7 @@ where
         }
     }
 
-    /// Begins with a list, as a stream if the server has streams.
+    /// Begins with a list, streamed if `streams` is true.
     fn begin(&mut self, streams: bool) {
         self.streams = streams && !self.only_pages;
         let config = self.selection.config(self.streams);
@@ -192,7 +194,8 @@ where
                 sleep(wait).await;
             }
             let next = self.events.next();
-            // A watch that is resumed reports nothing until an object changes.
+            // A resumed watch reports nothing until an object changes, so success is inferred from the absence of an
+            // error.
             let next = if self.failing && !self.listing {
                 let Ok(next) = timeout(self.selection.settled(), next).await else {
                     self.recovered();
@@ -218,11 +221,11 @@ where
     fn event(&mut self, mut event: Event<K>) -> WatchReport<K> {
         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &mut event
         {
-            // No client of the mesh reads who wrote which field, and of a small object this is most of its memory.
+            // Nothing in the mesh reads who wrote which field, and for a small object this is most of its memory.
             object.meta_mut().managed_fields = None;
         }
         self.listing = matches!(event, Event::Init | Event::InitApply(_));
-        // A list may fail after its start as before.
+        // The start of a list is no success yet: the list may still fail.
         if !self.listing {
             self.has_listed = true;
             self.recovered();
@@ -230,7 +233,7 @@ where
         WatchReport::Event(event)
     }
 
-    /// The list is complete, or the watch works.
+    /// Notes that the list is complete, or that the watch works.
     fn recovered(&mut self) {
         self.failing = false;
         self.refused_since = None;
@@ -241,7 +244,7 @@ where
     fn failed(&mut self, error: WatchError) -> Option<WatchReport<K>> {
         if is_expired(&error) {
             tracing::debug!(%error, "the version of the watch has expired; listing again");
-            // All clients of a server that has restarted come to this at once: the wait spreads them.
+            // All clients of a server that has restarted get here at once: the wait spreads them.
             self.wait = self.waits.next();
             self.refused_since = None;
             self.begin(true);
@@ -267,7 +270,7 @@ where
         Some(WatchReport::Failed(error))
     }
 
-    /// Notes what the server has answered; false once it has done nothing but fail for too long.
+    /// Notes an answer of the server. Returns false once it has given only errors for too long.
     fn is_patient(&mut self, refusal: Option<&StreamRefusal>) -> bool {
         let Some(StreamRefusal::Broken) = refusal else {
             self.refused_since = None;
@@ -278,7 +281,7 @@ where
     }
 }
 
-/// Why a server does not stream a list that it may send in another way.
+/// Why a server does not stream a list. It may still answer a request for pages.
 enum StreamRefusal {
     /// It rejects the parameters.
     Unsupported,
@@ -295,12 +298,12 @@ fn refusal(error: &WatchError) -> Option<StreamRefusal> {
     match code {
         400 | 422 => Some(StreamRefusal::Unsupported),
         429 | 500.. => Some(StreamRefusal::Broken),
-        // A list would be answered the same: no right, no such kind.
+        // A request for pages would get the same answer: no right, or no such kind.
         _ => None,
     }
 }
 
-/// When the server wants to be asked again, if it is too busy for now.
+/// When the server wants the next request, if it is overloaded now.
 fn retry_after(error: &WatchError) -> Option<Duration> {
     const TOO_MANY_REQUESTS: u16 = 429;
     let WatchError::WatchStartFailed(kube::Error::Api(status)) = error else { return None };
@@ -309,7 +312,7 @@ fn retry_after(error: &WatchError) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-/// The wait, or up to half as much more.
+/// The wait, with a random addition of up to half of it.
 fn jittered(wait: Duration) -> Duration {
     // Seeded by the system; 53 bits are what a double holds exactly.
     let random = (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64;
@@ -326,7 +329,7 @@ fn is_expired(error: &WatchError) -> bool {
     }
 }
 
-/// Whether the server says that this client has no right to the objects.
+/// Whether the server answered that this client has no right to the objects.
 #[must_use]
 pub fn is_refused(error: &WatchError) -> bool {
     const FORBIDDEN: u16 = 403;

@@ -34,12 +34,12 @@ use watch::{KindEvent, KindEvents};
 /// Events between the watches and the collector; while the queue is full, further ones wait in the
 /// API server.
 const EVENTS: usize = 1024;
-/// How long no event may arrive before the events so far become one update. An event of a pod and that of its slice
-/// come together.
+/// How long no event must arrive before the events so far become one update. Events of a pod and of its slice
+/// arrive close together.
 const QUIET: Duration = Duration::from_millis(5);
-/// The longest wait for events to pause: objects that change all the time still cause updates this
-/// often. Then a change waits up to 50 ms for its turn on a stream (`leno-serve`): 99 of 100 are to
-/// arrive within 100 ms.
+/// The longest wait for a pause between events. If objects change all the time, updates are still sent this often.
+/// A change then waits up to 50 ms for its turn on a stream (`leno-serve`). The goal is that 99 of 100 changes arrive
+/// within 100 ms.
 const MAX_WAIT: Duration = Duration::from_millis(20);
 /// How often the log names the kinds that the first update still waits for.
 const WAITING: Duration = Duration::from_secs(10);
@@ -115,9 +115,9 @@ impl KubernetesSource {
         Arc::clone(&self.followed)
     }
 
-    /// Sends all objects once all kinds were listed, those of which there are many early, and then
-    /// every change. A list or watch that fails is retried without end, and the last good state
-    /// stays valid meanwhile. Ends when the receiver is dropped.
+    /// Sends all objects once all kinds have been listed, and afterwards every change. Objects of kinds with many
+    /// objects are sent early. A list or watch that fails is retried without end, and meanwhile the last good state
+    /// remains in effect. Ends when the receiver is dropped.
     pub async fn run(self, updates: mpsc::Sender<SourceUpdate>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
@@ -147,7 +147,7 @@ impl KubernetesSource {
             if !early.is_empty() && updates.send(SourceUpdate::Early(early)).await.is_err() {
                 return;
             }
-            // A route may have changed before it became invalid: send the change first.
+            // A route may have changed before it became invalid: that change is sent first.
             if let Some(changes) = collector.changes() {
                 (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
                 if updates.send(SourceUpdate::Changes(changes)).await.is_err() {
@@ -197,7 +197,7 @@ impl WatchedKind {
         operation: V,
     ) -> V::Output {
         match self {
-            // Namespaces are not namespaced.
+            // Namespaces are cluster-scoped.
             Self::Core(Kind::Namespace) => {
                 let make = |given| Ok(Object::Namespace(Box::new(given)));
                 operation.run(vec![Api::<Namespace>::all(client)], make).await
@@ -236,7 +236,8 @@ where
     }
 }
 
-/// Keeps nothing of a `ConfigMap` but certificate authorities and keys of tokens; one without them counts as absent.
+/// Keeps only certificate authorities and keys of tokens from a `ConfigMap`. A `ConfigMap` without either counts as
+/// absent.
 fn config_map(mut object: ConfigMap) -> Result<Object, SkippedObject> {
     only_used(&mut object);
     let object = Object::ConfigMap(Box::new(object));
@@ -262,7 +263,7 @@ async fn collect_until_quiet(
     }
 }
 
-/// Why an object of the cluster makes no object of the mesh.
+/// Why an object of the cluster becomes no object of the mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SkippedObject {
     /// The mesh does not use it, for example a pod that has ended.

@@ -31,12 +31,12 @@ use leno_resources::{Object, Problem};
 /// A message from a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceUpdate {
-    /// Objects of a first list that is not complete yet, before the first [`Changes`](Self::Changes). Nothing is
-    /// served before those; until then the receiver keeps what it needs of the objects, so that a source need not
-    /// keep all of a cluster's.
+    /// Objects of a first list that is not complete yet. Sent before the first [`Changes`](Self::Changes), until
+    /// which nothing is served. The receiver keeps what it needs of the objects, so that a source need not keep all
+    /// objects of a cluster.
     Early(Vec<ObjectChange>),
-    /// What differs from the last good state, to be applied as one. Empty if the first state has no
-    /// objects, and if a refused state was reverted to the good one.
+    /// The differences from the last good state, to be applied together. Empty if the first state has no objects,
+    /// or if a refused state was reverted to the good one.
     Changes(Vec<ObjectChange>),
     /// The newest state as a whole is refused; the last good one stays in effect.
     Refused(Vec<Problem>),

@@ -1,30 +1,31 @@
-//! The conditions, and what each may say.
+//! The conditions, and their reasons and messages.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Whether the route attaches to the parent.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether its references lead to ports of services that it may refer to.
+/// Whether all references of the route lead to ports of services to which it may refer.
 pub const RESOLVED: &str = "ResolvedRefs";
 
-/// Whether proxies are sent what a policy says.
+/// Whether proxies receive the policy.
 pub const PROGRAMMED: &str = "Programmed";
 
-/// The route asks for something that is not done.
+/// The route asks for something that Leno does not support.
 pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";
 
-/// What is wrong, in one word for programs and in a sentence for people. The words are the Gateway
-/// API's own (`RouteConditionReason`) wherever it has one.
+/// What is wrong: one word for programs and a sentence for people. The words are those of the Gateway API
+/// (`RouteConditionReason`) if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConditionProblem {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
-/// What is found of a condition: it holds, perhaps with something to add, or it does not.
+/// The result for a condition: either it is true, perhaps with a message, or it is false because of a problem.
 pub(crate) type ConditionResult = Result<String, ConditionProblem>;
 
-/// A condition that begins to hold now, unless its predecessor said the same already.
+/// A condition with this result. Its time of transition is now, unless the present condition has the same status
+/// already.
 pub(crate) fn condition(
     kind: &'static str,
     found: ConditionResult,
@@ -32,7 +33,7 @@ pub(crate) fn condition(
     (before, now): (Option<&Condition>, &Time),
 ) -> Condition {
     let (status, reason, message) = match found {
-        // A condition that holds has its own name as its reason.
+        // A condition that is true has its own name as its reason.
         Ok(message) => ("True", kind, message),
         Err(ConditionProblem { reason, message }) => ("False", reason, message),
     };

@@ -1,14 +1,13 @@
-//! What the status of a route or a policy should say, of each object that it attaches to.
+//! Computes the status that a route or a policy should have, for each of its targets.
 //!
-//! [`status`] compares what a route asks for with what the index holds, and gives the two conditions
-//! that the Gateway API specifies: `Accepted` (does it attach?) and `ResolvedRefs` (do its references
-//! lead somewhere?). [`policy_status`] does the same for policies, by the conditions of GEP-713: `Accepted`, and
-//! `Programmed` (are there proxies that apply it, and none that cannot?). [`refused`] and [`refused_policy`] are for objects that are not
-//! understood. Entries of other controllers stay as they are. A status that would not change is `None`, so that it is
-//! not written.
+//! [`status`] compares a route with the index, and computes the two conditions that the Gateway API specifies:
+//! `Accepted` (does it attach?) and `ResolvedRefs` (do its references lead somewhere?). [`policy_status`] does the same
+//! for policies with the conditions of GEP-713: `Accepted`, and `Programmed` (are there proxies that apply it, and none
+//! that cannot?). [`refused`] and [`refused_policy`] are for objects that cannot be understood. Entries of other
+//! controllers stay as they are. The result is `None` if the status would not change, so that nothing is written.
 //!
-//! It knows neither where objects come from nor how a status is written: objects, the index and a
-//! moment in, a value out.
+//! This crate knows neither where objects come from nor how a status is written. It takes objects, the index and
+//! the current time, and returns a value.
 //!
 //! ```text
 //! route, index  -> attached? (parent) -> resolved? (references) -> conditions -> merged with the old

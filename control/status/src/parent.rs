@@ -8,12 +8,12 @@ use leno_types::routes::RouteKind;
 use crate::conditions::{ConditionProblem, UNSUPPORTED};
 use crate::route::Route;
 
-/// Nothing that is named is there.
+/// The service or the ports that the route names do not exist.
 const NO_PARENT: &str = "NoMatchingParent";
-/// A route of a more specific kind has its place (GEP-1426, "Route types").
+/// A route of a more specific kind takes precedence (GEP-1426, "Route types").
 const CONFLICTED: &str = "Conflicted";
 
-/// Whether the route holds for anything of the parent.
+/// Whether the route applies to any port of the parent.
 pub(crate) fn accepted(
     index: &Index,
     route: &Route<'_>,
@@ -55,7 +55,7 @@ pub(crate) fn accepted(
     Ok(())
 }
 
-/// Whether a parent reference is about a port.
+/// Whether a parent reference includes a port.
 fn names(parent: &ParentRef, port: &ServicePort) -> bool {
     parent.port.is_none_or(|number| number == i32::from(port.port))
         && parent.section_name.as_deref().is_none_or(|name| name == &*port.name)

@@ -1,8 +1,8 @@
 //! The status of policies: `TrafficPolicy`, `RateLimitPolicy`, `AuthorizationPolicy`,
 //! `BackendTLSPolicy` (GEP-713).
 //!
-//! Each target has an entry among the ancestors, since a policy may hold for one and not for another. Entries with
-//! a condition that does not hold come first, where `kubectl get` prints them.
+//! Each target has an entry among the ancestors, because a policy may be in effect for one target and not for
+//! another. Entries with a condition that is false come first, because `kubectl get` prints those.
 
 use std::borrow::Cow;
 
@@ -29,25 +29,25 @@ mod tests;
 /// Most entries of a status (GEP-713).
 const MAX_ANCESTORS: usize = 16;
 
-/// The policy is not understood.
+/// The policy cannot be understood.
 const INVALID: &str = "Invalid";
 /// A target does not exist.
 const NOT_FOUND: &str = "TargetNotFound";
-/// Another policy holds for the same target.
+/// Another policy takes precedence at the same target.
 const CONFLICTED: &str = "Conflicted";
 /// None of the authorities of a `BackendTLSPolicy` can be used (GEP-1897).
 const NO_CERTIFICATE: &str = "NoValidCACertificate";
-/// One of the authorities of a `BackendTLSPolicy` is not there, or has no certificate (GEP-1897).
+/// One of the authorities of a `BackendTLSPolicy` does not exist, or has no certificate (GEP-1897).
 const BAD_REFERENCE: &str = "InvalidCACertificateRef";
-/// The condition `Accepted` says why.
+/// The condition `Accepted` has the reason.
 const NOT_ACCEPTED: &str = "NotAccepted";
-/// No proxy is there that would apply the policy.
+/// No proxy exists that would apply the policy.
 const NO_PROXY: &str = "NoProxy";
 /// The route that the policy is attached to attaches to no Service.
 const NOT_ATTACHED: &str = "RouteNotAttached";
-/// Policies of narrower targets hold everywhere.
+/// Policies of narrower targets take precedence everywhere.
 const OVERRIDDEN: &str = "Overridden";
-/// Every endpoint has a proxy, to which connections are of the mesh's own TLS.
+/// Every endpoint has a proxy, and connections to proxies use the mesh's own TLS.
 const MESHED: &str = "Meshed";
 
 /// A policy as written.
@@ -104,8 +104,8 @@ impl<'o> Policy<'o> {
     }
 }
 
-/// What the status of a policy that is not understood should be: it is not accepted, for `reason`. `None` if the
-/// status is so already.
+/// The status of a policy that cannot be understood: it is not accepted, because of `reason`. `None` if the policy
+/// has this status already.
 #[must_use]
 pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<PolicyStatus> {
     let policy = Policy::new(object)?;
@@ -115,8 +115,8 @@ pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<Polic
     })
 }
 
-/// What the status of a policy should be, of which `older` are the proxies that do not enforce it. `None` if it is so
-/// already, and for objects that are no policies.
+/// The status that a policy should have. `older` are the proxies that do not enforce it. `None` if it has this
+/// status already, and for objects that are no policies.
 #[must_use]
 pub fn policy_status(
     index: &Index,
@@ -128,7 +128,7 @@ pub fn policy_status(
     merged(&policy, now, |target| {
         let mut found = found(index, &policy, target);
         if let Some(unenforced) = older.and_then(OlderProxies::found) {
-            // What keeps all proxies from it goes first.
+            // If nothing keeps all proxies from applying the policy, older proxies are reported.
             for (_, programmed) in
                 found.iter_mut().filter(|(kind, one)| *kind == PROGRAMMED && one.is_ok())
             {
@@ -139,7 +139,7 @@ pub fn policy_status(
     })
 }
 
-/// The whole status: the entries of other controllers, and one of this controller for each target.
+/// The whole status: the entries of other controllers, and one entry of this controller for each target.
 fn merged(
     policy: &Policy<'_>,
     now: &Time,
@@ -167,7 +167,7 @@ fn merged(
     let holds =
         |entry: &PolicyAncestorStatus| entry.conditions.iter().all(|one| one.status == "True");
     ours.sort_by_key(holds);
-    // Entries of other controllers keep their places: their writers may do the same.
+    // Entries of other controllers keep their places, because their writers may rely on the order as well.
     let mut ours = ours.into_iter();
     let mut ancestors: Vec<PolicyAncestorStatus> = Vec::with_capacity(said.len());
     for entry in said {
@@ -261,8 +261,8 @@ fn exists(
     Err(ConditionProblem { reason: NOT_FOUND, message })
 }
 
-/// Whether other traffic policies of the same target leave anything of this one. Of each part the older policy
-/// holds, then the first by name.
+/// Whether other traffic policies of the same target leave any part of this one in effect. For each part, the older
+/// policy takes precedence, then the first by name.
 fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
     let is_own = |traffic: &PolicySource| *traffic.name == *policy.name;
@@ -286,7 +286,7 @@ fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Conditio
     Ok(message)
 }
 
-/// The parts of a policy, as far as each of them holds by itself.
+/// The names of those parts of a policy that take effect independently of each other.
 fn parts(traffic: &Traffic) -> Vec<&'static str> {
     let Traffic { retries, hedging, limits, ejection, balancing, faults, timeouts, .. } = traffic;
     let all = [
@@ -304,7 +304,7 @@ fn parts(traffic: &Traffic) -> Vec<&'static str> {
     all.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part).collect()
 }
 
-/// Whether clients are sent a traffic policy.
+/// Whether clients receive a traffic policy.
 fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
     let own = all.iter().find(|traffic| *traffic.source.name == *policy.name);
@@ -366,8 +366,8 @@ fn tls(
     let own: Vec<_> = own.collect();
     let roots = own[0].external.as_deref().and_then(|one| one.tls.as_ref()).map(|tls| &tls.roots);
     if let Some(Roots::Missing(why)) = roots {
-        // The reason of GEP-1897 is for policies without any authority; of several references the index names the
-        // first that cannot be used.
+        // GEP-1897 defines this reason for policies without any usable authority. If there are several references,
+        // the index names the first one that cannot be used.
         let several = written.spec.validation.ca_certificate_refs.iter().flatten().count() > 1;
         let accepted = if several { Ok(String::new()) } else { wrong(NO_CERTIFICATE, &**why) };
         let message = format!("{why}: nothing is sent to {}", target.name);

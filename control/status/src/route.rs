@@ -1,4 +1,4 @@
-//! What routes of all kinds have in common, as written.
+//! The common parts of routes of all kinds, as written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::Object;
@@ -61,7 +61,7 @@ impl<'o> Route<'o> {
         ServiceName::new(parent.namespace.as_deref().unwrap_or(self.namespace), &parent.name).ok()
     }
 
-    /// Everything that takes requests, with the field that names it.
+    /// All targets of requests, with the path of the field that names each.
     pub(crate) fn references(&self) -> Vec<(String, BackendObject)> {
         let mut found = Vec::new();
         for (nth, rule) in self.rules.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The whole status of a route: ours, beside what others have said.
+//! The whole status of a route: our entries beside those of other controllers.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use leno_index::Index;
@@ -15,16 +15,16 @@ use crate::route::Route;
 #[cfg(test)]
 mod tests;
 
-/// The name by which the mesh signs what it says of a route.
+/// The controller name with which the mesh marks its entries in a status.
 pub const CONTROLLER: &str = "leno.dev/controller";
 
-/// Most entries of a status: what the Gateway API's definitions let a route have.
+/// Most entries of a status, a limit of the Gateway API's definitions.
 const MAX_PARENTS: usize = 32;
-/// Longest message, in characters; a condition may have 32 KiB of it, and people read the beginning.
+/// Longest message, in characters. A condition may have 32 KiB, but people read only the beginning.
 pub(crate) const MESSAGE: usize = 1_024;
 
-/// What the status of a route that is not understood should be, by the same rules as [`status`]: it is
-/// not accepted, for `reason`, which is said as it is.
+/// The status of a route that cannot be understood, by the same rules as [`status`]: it is not accepted, with
+/// `reason` as its message.
 #[must_use]
 pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus> {
     let route = Route::new(object)?;
@@ -38,8 +38,8 @@ pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus>
     })
 }
 
-/// What the status of a route should be. `None` if it is so already, if the route has no parent that
-/// Leno judges, or if the object is no route.
+/// The status that a route should have. `None` if it has this status already, if the route has no parent that Leno
+/// judges, or if the object is no route.
 ///
 /// Every parent that is a Service has one entry of this controller; entries for parents that the route
 /// no longer names are removed, and those of other controllers stay in their places.
@@ -55,7 +55,7 @@ pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus>
     })
 }
 
-/// What others have said of a route, and what we say of each of its parents.
+/// The entries of other controllers, and our entry for each parent of the route.
 fn merged(
     route: &Route<'_>,
     judge: impl Fn(&ParentRef, &[Condition]) -> RouteParentStatus,
@@ -80,7 +80,7 @@ fn merged(
     (parents != said).then_some(RouteStatus { parents })
 }
 
-/// What we say of a route and one of its parents.
+/// Our entry for one parent of a route.
 fn judged(
     route: &Route<'_>,
     parent: &ParentRef,

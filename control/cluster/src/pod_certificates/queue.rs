@@ -6,17 +6,17 @@ use tokio::time::{Duration, Instant};
 
 use super::request::{PendingRequest, RequestKey};
 
-/// /// Most requests in the queue: enough for a cluster of 4,000 pods in which all are replaced at once.
+/// Most requests in the queue: enough for a cluster of 4,000 pods in which all are replaced at once.
 pub(super) const MAX_WAITING: usize = 4096;
 /// Most requests of one node in the queue: kubelets have 110 pods by default, and 500 at most in practice.
 pub(super) const MAX_OF_NODE: usize = 512;
-/// /// The wait before the second attempt. It doubles with each further attempt, up to [`LONGEST_BACKOFF`].
+/// The wait before the second attempt. It doubles with each further attempt, up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-/// /// The longest wait between attempts. Attempts stop when Kubernetes removes the request, a quarter of an hour after
+/// The longest wait between attempts. Attempts stop when Kubernetes removes the request, a quarter of an hour after
 /// its creation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 
-/// /// The queue. Requests that find no room are left out; all requests are listed again once the queue is empty.
+/// The queue. Requests that find no room are left out; all requests are listed again once the queue is empty.
 #[derive(Default)]
 pub(super) struct RequestQueue {
     nodes: BTreeMap<String, BTreeMap<RequestKey, QueuedRequest>>,
@@ -37,7 +37,7 @@ impl RequestQueue {
         *self = Self { last: std::mem::take(&mut self.last), ..Self::default() };
     }
 
-    /// /// Adds a request, or replaces an older version of the same request.
+    /// Adds a request, or replaces an older version of the same request.
     pub(super) fn put(&mut self, request: PendingRequest) {
         let of_node = self.nodes.get(&request.spec.node_name);
         if of_node.is_some_and(|all| all.contains_key(&request.key)) {
@@ -54,12 +54,12 @@ impl RequestQueue {
         self.waiting += 1;
     }
 
-    /// /// Notes that a request was left out, so that all requests are listed again.
+    /// Notes that a request was left out, so that all requests are listed again.
     pub(super) fn leave_out(&mut self) {
         self.left_out += 1;
     }
 
-    /// /// Removes a request that has an answer or does not exist any more.
+    /// Removes a request that has an answer or does not exist any more.
     pub(super) fn remove(&mut self, key: &RequestKey) {
         let mut removed = 0;
         self.nodes.retain(|_, node| {
@@ -69,7 +69,7 @@ impl RequestQueue {
         self.waiting -= removed;
     }
 
-    /// /// Puts a request off until its next attempt.
+    /// Puts a request off until its next attempt.
     pub(super) fn put_off(&mut self, key: &RequestKey, now: Instant) {
         let queued = self.nodes.values_mut().find_map(|node| node.get_mut(key));
         let Some(queued) = queued else { return };
@@ -78,7 +78,7 @@ impl RequestQueue {
         queued.due = now + backoff.min(LONGEST_BACKOFF);
     }
 
-    /// /// Up to `most` requests that are due. The nodes take turns: one with a thousand requests does not delay
+    /// Up to `most` requests that are due. The nodes take turns: one with a thousand requests does not delay
     /// others.
     pub(super) fn round(&mut self, most: usize, now: Instant) -> Vec<PendingRequest> {
         let mut turns: Vec<(&str, Vec<&PendingRequest>)> = Vec::new();
@@ -111,7 +111,7 @@ impl RequestQueue {
         self.waiting
     }
 
-    /// /// How many requests were left out since the last list.
+    /// How many requests were left out since the last list.
     pub(super) fn left_out(&self) -> usize {
         self.left_out
     }

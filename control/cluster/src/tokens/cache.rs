@@ -1,4 +1,4 @@
-//! //! Caches the results of recent reviews by the digest of the token. The tokens themselves are not kept.
+//! Caches the results of recent reviews by the digest of the token. The tokens themselves are not kept.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,16 +7,16 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use super::served_pods::TokenBearer;
 
-/// /// Most results kept, about 300 bytes each: enough for all proxies of a large mesh that connect again at once.
+/// Most results kept, about 300 bytes each: enough for all proxies of a large mesh that connect again at once.
 const MAX_RESULTS: usize = 8_192;
-/// /// How long a valid token is accepted without another review. The API server's own cache uses the same time. A
+/// How long a valid token is accepted without another review. The API server's own cache uses the same time. A
 /// token whose pod is gone is accepted for this much longer.
 const GOOD_FOR: Duration = Duration::from_secs(10);
-/// /// How long the result for an invalid token is kept, so that a proxy that asks repeatedly costs one review in this
+/// How long the result for an invalid token is kept, so that a proxy that asks repeatedly costs one review in this
 /// time.
 const BAD_FOR: Duration = Duration::from_secs(5);
 
-/// /// The result of a review: the owner of the token, or why the token proves nothing.
+/// The result of a review: the owner of the token, or why the token proves nothing.
 pub(super) type Reviewed = Result<TokenBearer, String>;
 
 /// A token's digest.
@@ -43,7 +43,7 @@ impl ReviewCache {
         (now < *until).then(|| reviewed.clone())
     }
 
-    /// /// Keeps the result for a token that itself is valid for `left`.
+    /// Keeps the result for a token that itself is valid for `left`.
     pub(super) fn put(
         &mut self,
         key: TokenDigest,

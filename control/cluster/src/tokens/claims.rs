@@ -1,4 +1,4 @@
-//! //! Reads the claims of a token (RFC 7519) before the API server is asked about it. They are enough to refuse a
+//! Reads the claims of a token (RFC 7519) before the API server is asked about it. They are enough to refuse a
 //! token with a clear message, and never enough to accept it.
 
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// Largest token, in bytes; one of a service account takes about 1 KiB.
 const MAX_TOKEN: usize = 8 * 1024;
 
-/// /// Why a token is refused without a review.
+/// Why a token is refused without a review.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidClaims {
     #[error("this is not a token of a service account")]
@@ -32,7 +32,7 @@ fn audiences(found: &[String]) -> String {
     }
 }
 
-/// /// The claims that are needed.
+/// The claims that are needed.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(default)]
@@ -54,7 +54,7 @@ impl Default for Audience {
     }
 }
 
-/// /// Checks whether a token can be valid for the audience `wanted` now. Returns when it expires.
+/// Checks whether a token can be valid for the audience `wanted` now. Returns when it expires.
 pub(super) fn check(
     token: &str,
     wanted: &str,

@@ -1,4 +1,4 @@
-//! //! The keys with which the cluster signs the tokens of its service accounts (JWKS, RFC 7517). With them, junk is
+//! The keys with which the cluster signs the tokens of its service accounts (JWKS, RFC 7517). With them, junk is
 //! refused before the API server is asked about it.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,9 +15,9 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// /// Where the API server publishes its keys. Every service account may read it.
+/// Where the API server publishes its keys. Every service account may read it.
 const JWKS: &str = "/openid/v1/jwks";
-/// /// Shortest time between two reads of the keys. A token with an unknown key causes a read.
+/// Shortest time between two reads of the keys. A token with an unknown key causes a read.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 /// Longest wait for the keys.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -26,24 +26,24 @@ const MAX_KEYS: usize = 16;
 /// The first byte of an uncompressed point (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
 
-/// /// The result of checking a token against the cluster's keys.
+/// The result of checking a token against the cluster's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signature {
-    /// /// One of the keys has signed it. The API server decides whether it is still valid.
+    /// One of the keys has signed it. The API server decides whether it is still valid.
     Good,
-    /// /// It names a known key, but that key has not signed it.
+    /// It names a known key, but that key has not signed it.
     Bad,
-    /// /// It names no known key, or one whose algorithm is not checked here.
+    /// It names no known key, or one whose algorithm is not checked here.
     UnknownKey,
     /// The keys cannot be read.
     NoKeys,
 }
 
-/// /// The keys, read when they are first needed.
+/// The keys, read when they are first needed.
 pub(super) struct ClusterKeys {
     client: Client,
     read: RwLock<KeysRead>,
-    /// /// Held during a read. Tokens of keys that are known already do not wait for it.
+    /// Held during a read. Tokens of keys that are known already do not wait for it.
     reading: Mutex<()>,
 }
 
@@ -69,7 +69,7 @@ struct KeySet {
     keys: Vec<Jwk>,
 }
 
-/// /// A key in the format of RFC 7518, section 6.
+/// A key in the format of RFC 7518, section 6.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -82,7 +82,7 @@ struct Jwk {
     y: Option<String>,
 }
 
-/// /// The header of a token (RFC 7515).
+/// The header of a token (RFC 7515).
 #[derive(Deserialize)]
 struct Head {
     alg: String,
@@ -95,7 +95,7 @@ impl ClusterKeys {
         Self { client, read: RwLock::default(), reading: Mutex::default() }
     }
 
-    /// /// Checks the signature of a well-formed token.
+    /// Checks the signature of a well-formed token.
     pub(super) async fn check(&self, token: &str) -> Signature {
         let first = self.read().check(token);
         if !matches!(first, Signature::UnknownKey | Signature::NoKeys) {
@@ -121,7 +121,7 @@ impl ClusterKeys {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, KeysRead> {
-        // // Ignores poisoning: values are replaced as a whole.
+        // Ignores poisoning: values are replaced as a whole.
         self.read.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl PublicKey {
         }
     }
 
-    /// /// Whether the key made this signature; `None` for an algorithm that is not checked here.
+    /// Whether the key made this signature; `None` for an algorithm that is not checked here.
     fn verifies(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> Option<bool> {
         let verified = match (self, algorithm) {
             (Self::Rsa { n, e }, "RS256") => {
@@ -215,7 +215,7 @@ mod tests {
         BASE64URL_NOPAD.encode(bytes)
     }
 
-    /// /// A key of this name, and a function that signs with it.
+    /// A key of this name, and a function that signs with it.
     fn key(id: &str) -> (String, impl Fn(&str, &str) -> String) {
         let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
         let point = pair.public_key().as_ref().to_vec();
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(KeysRead::default().check(&good), Signature::NoKeys);
     }
 
-    /// /// Each junk token with an unknown key causes a read of the keys, and the API server may be slow.
+    /// Each junk token with an unknown key causes a read of the keys, and the API server may be slow.
     #[tokio::test]
     async fn junk_of_unknown_keys_keeps_no_good_token_waiting_for_the_api_server() {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -263,7 +263,7 @@ mod tests {
         keys.write().keys = parse(&format!(r#"{{"keys":[{own}]}}"#)).unwrap();
         let junk = sign("next", "{}");
         let mut waiting = pin!(keys.check(&junk));
-        // // Wait until its read has reached the API server, which never answers.
+        // Wait until its read has reached the API server, which never answers.
         let asked = async { silent.accept().await.unwrap() };
         let _connection = tokio::select! {
             connection = asked => connection,
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn an_rsa_key_verifies_what_it_has_signed() {
         let pair = KeyPair::generate(KeySize::Rsa2048).unwrap();
-        // // An RSAPublicKey in DER (RFC 8017, appendix A.1.1) of 2,048 bits: both numbers are at fixed offsets.
+        // An RSAPublicKey in DER (RFC 8017, appendix A.1.1) of 2,048 bits: both numbers are at fixed offsets.
         let der = pair.public_key().as_ref();
         let (n, e) = (encoded(&der[9..265]), encoded(&der[267..]));
         let set = format!(r#"{{"keys":[{{"kty":"RSA","n":"{n}","e":"{e}"}}]}}"#);

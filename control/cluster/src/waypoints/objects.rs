@@ -1,4 +1,4 @@
-//! //! Computes the objects for the Gateway of a waypoint. Does no I/O.
+//! Computes the objects for the Gateway of a waypoint. Does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::{CLASS_LABEL, WAYPOINT_CLASS};
 
-/// /// The label that names the Gateway on its objects (GEP-1762).
+/// The label that names the Gateway on its objects (GEP-1762).
 const NAME_LABEL: &str = "gateway.networking.k8s.io/gateway-name";
-/// /// How many seconds a waypoint may take to end: longer than its proxy waits for connections to finish.
+/// How many seconds a waypoint may take to end: longer than its proxy waits for connections to finish.
 const GRACE_S: u32 = 45;
 
 /// The objects of one Gateway.
@@ -23,7 +23,7 @@ pub(super) struct WaypointPlan {
 }
 
 impl WaypointPlan {
-    /// /// All objects as text, to compare plans.
+    /// All objects as text, to compare plans.
     pub(super) fn text(&self) -> String {
         format!("{}{}{}{}", self.uid, self.account, self.service, self.deployment)
     }
@@ -40,7 +40,7 @@ fn refused(reason: &'static str, message: impl Into<String>) -> WaypointRefusal 
     WaypointRefusal { reason, message: message.into() }
 }
 
-/// /// The objects that a Gateway needs. `pod` is the spec of its pods, without the service account.
+/// The objects that a Gateway needs. `pod` is the spec of its pods, without the service account.
 pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan, WaypointRefusal> {
     let spec = &gateway.data["spec"];
     let name = gateway.metadata.name.clone().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     });
     let selector = json!({NAME_LABEL: name, "leno.dev/waypoint": name});
     let mut of_pods = labels;
-    // // The pods are proxies themselves, so nothing must capture their traffic.
+    // The pods are proxies themselves, so nothing must capture their traffic.
     let own = [
         ("leno.dev/waypoint", &*name),
         ("leno.dev/waypoint-from", from),
@@ -99,10 +99,10 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
         json!({"metadata": {"labels": of_pods, "annotations": annotations}, "spec": pod});
     let port = json!({"name": "hbone", "port": ports::HBONE, "protocol": "TCP"});
     let service = json!({"selector": selector, "ports": [port]});
-    // // Without a number of replicas, so that other clients can scale it.
+    // Without a number of replicas, so that other clients can scale it.
     let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
     let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
-    // // Annotations of a service account can be rights elsewhere, such as a cloud's role. Whoever may create Gateways
+    // Annotations of a service account can be rights elsewhere, such as a cloud's role. Whoever may create Gateways
     // does not necessarily have these rights.
     let mut account = object("v1", "ServiceAccount");
     account["metadata"]["annotations"] = json!({});
@@ -118,7 +118,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     })
 }
 
-/// /// The part of an object with which it is created: only fields that every later version has too. Fields of a
+/// The part of an object with which it is created: only fields that every later version has too. Fields of a
 /// creation belong to its field manager for creations, so a later apply would not remove them.
 pub(super) fn first(document: &Value) -> Value {
     let mut first = document.clone();
@@ -130,12 +130,12 @@ pub(super) fn first(document: &Value) -> Value {
     first
 }
 
-/// /// Whether a listener is one of a waypoint.
+/// Whether a listener is one of a waypoint.
 pub(super) fn is_of_waypoint(listener: &Value) -> bool {
     listener["port"] == ports::HBONE && listener["protocol"] == "HBONE"
 }
 
-/// /// Which services may use the waypoint, as the value of the pods' label.
+/// Which services may use the waypoint, as the value of the pods' label.
 fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     let listeners = spec["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
     let [listener] = listeners else {
@@ -157,7 +157,7 @@ fn from(spec: &Value) -> Result<&'static str, WaypointRefusal> {
     }
 }
 
-/// /// Whether the author of a Gateway may set a label or an annotation with this key. Keys of Kubernetes and of Leno
+/// Whether the author of a Gateway may set a label or an annotation with this key. Keys of Kubernetes and of Leno
 /// are set only by the control plane.
 fn is_free(key: &str) -> bool {
     let Some((domain, _)) = key.split_once('/') else { return true };

@@ -1,27 +1,27 @@
-//! //! Computes the status of a waypoint's Gateway. Does no I/O.
+//! Computes the status of a waypoint's Gateway. Does no I/O.
 
 use leno_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::objects::{WaypointRefusal, is_of_waypoint};
 
-/// /// The state of a Gateway's waypoint.
+/// The state of a Gateway's waypoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WaypointState {
-    /// /// The Gateway asks for something that a waypoint cannot be.
+    /// The Gateway asks for something that a waypoint cannot be.
     Refused(WaypointRefusal),
     /// Nothing was written yet.
     Pending,
     /// Its objects cannot be written.
     Failed(String),
-    /// /// Its objects exist; `available` pods are ready to serve.
+    /// Its objects exist; `available` pods are ready to serve.
     Running { available: i32, addresses: Vec<String> },
 }
 
 /// One condition: type, status, reason, message.
 type Condition<'a> = (&'a str, &'a str, &'a str, String);
 
-/// /// The status as it should be; `None` if it is right already.
+/// The status as it should be; `None` if it is right already.
 pub(super) fn status(gateway: &DynamicObject, state: &WaypointState, now: &str) -> Option<Value> {
     let (spec, said) = (&gateway.data["spec"], &gateway.data["status"]);
     let generation = gateway.metadata.generation;
@@ -106,7 +106,7 @@ fn listener(
     let programmed = ("Programmed", status, reason, programmed.3.clone());
     let resolved = ("ResolvedRefs", "True", "ResolvedRefs", "it has no references".to_owned());
     let own = [own, programmed, resolved].map(|one| condition(&one, before, at));
-    // // Routes attach to services, not to waypoints, so the count is 0.
+    // Routes attach to services, not to waypoints, so the count is 0.
     json!({"name": name, "supportedKinds": [], "attachedRoutes": 0,
         "conditions": merged(own.into(), &before["conditions"])})
 }
@@ -124,7 +124,7 @@ fn condition(
         "observedGeneration": generation, "lastTransitionTime": since})
 }
 
-/// /// Our conditions, followed by those of others.
+/// Our conditions, followed by those of others.
 fn merged(own: Vec<Value>, said: &Value) -> Vec<Value> {
     let others = said.as_array().into_iter().flatten();
     let others: Vec<Value> = others

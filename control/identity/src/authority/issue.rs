@@ -79,7 +79,7 @@ impl IssueError {
     }
 }
 
-/// How long a revocation may take until nothing is signed any more without it.
+/// How long it may take after a revocation until nothing is signed any more without regard to it.
 const UNTIL_APPLIED: Duration = Duration::from_secs(30);
 
 /// From when to when a certificate is valid.
@@ -114,8 +114,9 @@ impl Authority {
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
 
-    /// The same for a `PodCertificateRequest` of Kubernetes, whose API server accepts certificates only that begin at most
-    /// five minutes ago, last an hour or longer, and from begin to end last no longer than `longest`.
+    /// As [`sign`](Self::sign), for a `PodCertificateRequest` of Kubernetes. Its API server accepts only
+    /// certificates whose validity began at most five minutes ago, lasts at least another hour, and is no longer than
+    /// `longest` in total.
     ///
     /// # Errors
     /// As [`sign`](Self::sign).
@@ -199,7 +200,7 @@ impl Authority {
         self.certify_until(key, holder, (lifetime, earliest), now)
     }
 
-    /// What the certificate of a workload states, and when it may begin at the earliest, in seconds of Unix time.
+    /// What the certificate of a workload states; and the earliest begin of its validity, in seconds of Unix time.
     fn workload(
         &self,
         identity: &Identity,
@@ -218,12 +219,13 @@ impl Authority {
         Ok((holder, trust.state().earliest_begin(identity)))
     }
 
-    /// When the newest certificate of a workload may begin that was issued until `now` with this lifetime. Other
-    /// authorities have theirs begin when they issue them.
+    /// The latest begin of validity among the certificates of workloads that were issued until `now` with this
+    /// lifetime. Other authorities let the validity begin at the time of issue.
     #[must_use]
     pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
         let is_alone = self.trust().others_der().is_empty();
-        // Of the two kinds of certificates, those of pods begin later. Some are signed until the revocation is applied.
+        // Of the two kinds of certificates, those for pods begin later. Some are still signed until the revocation
+        // is applied.
         let skew = POD_CLOCK_SKEW.saturating_sub(UNTIL_APPLIED).min(lifetime);
         let skew = if is_alone { skew } else { Duration::ZERO };
         fields::since_epoch(now - skew).as_secs()

@@ -1,4 +1,4 @@
-//! An issuer that the operator gives: files that are called as cert-manager calls the fields of its Secrets.
+//! An issuer that the operator supplies, in files named like the keys of cert-manager's Secrets.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ const KEY: &str = "tls.key";
 /// The roots.
 const ROOTS: &str = "ca.crt";
 
-/// Longest file, in bytes: a chain of RSA certificates has less.
+/// Longest file, in bytes. A chain of RSA certificates is shorter.
 const MAX_PEM: u64 = 64 * 1024;
 
-/// Reads `tls.crt`, `tls.key` and `ca.crt` of a directory. Files may be links, as those of a mounted Secret are.
+/// Reads `tls.crt`, `tls.key` and `ca.crt` in a directory. The files may be symbolic links, as in a mounted Secret.
 ///
 /// # Errors
-/// [`OpenError`] if one of them is missing or cannot be read. What is in them is not checked.
+/// [`OpenError`] if one of them is missing or cannot be read. Their content is not checked.
 pub fn read_issuer(directory: &Path) -> Result<SignerPem, OpenError> {
     let read = |name: &str| -> Result<String, OpenError> {
         let path = directory.join(name);

@@ -1,4 +1,4 @@
-//! Certificate requests: they prove that the sender holds a key, and nothing more.
+//! Certificate requests. A request proves only that its sender holds a key.
 
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
@@ -10,12 +10,12 @@ use crate::p256::P256Key;
 /// Longest request, in bytes. A request for a P-256 key and a SPIFFE ID has less than 1 KiB.
 pub(super) const MAX_REQUEST: usize = 8 * 1024;
 
-/// The key of a `PodCertificateRequest` of Kubernetes, with what proves that the sender holds it.
+/// The key of a `PodCertificateRequest` of Kubernetes, with the proof that the sender holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKey<'a> {
-    /// PKCS #10, in DER.
+    /// A PKCS #10 request, in DER.
     Request(&'a [u8]),
-    /// What API servers before Kubernetes 1.37 have.
+    /// The form that API servers before Kubernetes 1.37 use.
     Signed {
         /// The public key, a `SubjectPublicKeyInfo` in DER.
         spki: &'a [u8],
@@ -27,7 +27,7 @@ pub enum PodKey<'a> {
 }
 
 impl PodKey<'_> {
-    /// The key, after a check that it is proven.
+    /// The key, after a check of the proof.
     pub(super) fn proven(self) -> Result<P256Key, IssueError> {
         let (spki, pod_uid, proof) = match self {
             Self::Request(der) => return proven_key(der),

@@ -166,7 +166,7 @@ impl Root {
         Ok(Self { pem: certificate.pem(), key })
     }
 
-    /// The root as what signs.
+    /// The root in the form of a signer.
     pub(super) fn signer(&self) -> SignerPem {
         SignerPem {
             certificates: self.pem.clone(),

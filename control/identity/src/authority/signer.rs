@@ -1,4 +1,4 @@
-//! What certificates are signed with: a root of the mesh's own, or an issuer whose root is kept elsewhere.
+//! What signs certificates: a root of the mesh's own, or an issuer whose root is kept elsewhere.
 
 use std::fmt;
 use std::path::Path;
@@ -26,38 +26,38 @@ use crate::files;
 /// Most certificates of a chain, and most roots.
 const MAX_CERTIFICATES: usize = 16;
 
-/// How long the certificate lasts by which a chain is checked. It is not kept.
+/// The lifetime of the certificate with which a chain is checked. That certificate is not kept.
 const CHECK_LIFETIME: Duration = Duration::from_mins(1);
 
-/// A certificate with its key, and the roots below which it is, all in PEM.
+/// A certificate with its key, and the roots that verify it, all in PEM.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignerPem {
-    /// The certificate that signs, then those between it and a root.
+    /// The signing certificate, followed by those between it and a root.
     pub certificates: String,
     /// Its key. A holder of the key can impersonate any workload of the mesh.
     pub key: String,
-    /// What verifiers trust.
+    /// The roots that verifiers trust.
     pub roots: String,
 }
 
 /// A signer in use.
 pub(super) struct Signer {
     pub(super) issuer: Issuer<'static, KeyPair>,
-    /// What follows a leaf: the certificates up to the root, which is left out.
+    /// The certificates that follow that of a workload, up to the root. The root is left out.
     pub(super) above_der: Vec<Vec<u8>>,
     pub(super) roots: Vec<CertificateDer<'static>>,
-    /// The key's identifier, as certificates name it; lower-case hexadecimal.
+    /// The key's identifier as certificates state it, in lower-case hexadecimal.
     pub(super) key_id: String,
-    /// When the first certificate of the chain ends, roots included, in whole seconds.
+    /// When the first certificate of the chain expires, roots included, in whole seconds.
     pub(super) not_after: SystemTime,
-    /// When the last of the roots ends.
+    /// When the last of the roots expires.
     pub(super) root_not_after: SystemTime,
-    /// When the first certificate of the chain ends, without roots.
+    /// When the first certificate of the chain expires, without the roots.
     pub(super) issuer_not_after: SystemTime,
 }
 
 impl SignerPem {
-    /// Whether it is a root of the mesh's own, which signs workloads directly.
+    /// Whether this is a root of the mesh's own, which signs certificates of workloads directly.
     #[must_use]
     pub fn is_own_root(&self) -> bool {
         self.certificates == self.roots
@@ -75,7 +75,7 @@ impl fmt::Debug for SignerPem {
 }
 
 impl Signer {
-    /// Checks that verifiers accept what it will sign. Errors refer to the place as `kept`.
+    /// Checks that verifiers will accept what it signs. `kept` is the place that errors name.
     pub(super) fn load(
         kept: &Path,
         pem: &SignerPem,
@@ -102,7 +102,7 @@ impl Signer {
         let issuer_not_after = earliest(chain.iter()).ok_or_else(|| bad("has no validity"))?;
         let root_not_after = match own_root {
             true => issuer_not_after,
-            // Of several roots any may end before: the others are trusted on.
+            // If there are several roots, any of them may expire earlier: the others remain trusted.
             false => latest(roots.iter()).unwrap_or(issuer_not_after),
         };
         let not_after = root_not_after.min(issuer_not_after);
@@ -118,7 +118,8 @@ impl Signer {
         Ok(signer)
     }
 
-    /// Signs a certificate and verifies it as a peer does; returns the identifier of the key that it names.
+    /// Signs a certificate and verifies it as a peer does. Returns the identifier of the key that the certificate
+    /// states.
     fn check(&self, trust_domain: &TrustDomain, now: SystemTime) -> Result<String, &'static str> {
         let refused = "signs certificates that its roots do not vouch for";
         let make = || {
@@ -159,7 +160,7 @@ fn authority_key_id(certificate: &X509Certificate<'_>) -> Option<String> {
     })
 }
 
-/// The certificates of a PEM text; `None` if there are none, too many, or one is not readable.
+/// The certificates of a PEM text; `None` if it has none, too many, or an unreadable one.
 pub(super) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_slice_iter(pem.as_bytes()).take(MAX_CERTIFICATES + 1);
     let read: Vec<_> = read.collect::<Result<_, _>>().ok()?;
@@ -174,7 +175,7 @@ fn latest<'a>(all: impl Iterator<Item = &'a CertificateDer<'static>>) -> Option<
     all.filter_map(not_after).max()
 }
 
-/// When a certificate ends; `None` if it cannot be read.
+/// When a certificate expires; `None` if it cannot be read.
 pub(super) fn not_after(der: &CertificateDer<'_>) -> Option<SystemTime> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let end = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);

@@ -7,8 +7,9 @@
 //!   trusted: to        from, to                from, to                   to                  to
 //!   advances when all  trust both              have a certificate of `to` trust `to` alone
 //! ```
-//! To abort is to go back from where it is, through the same phases, with `from` and `to` exchanged: Add goes on as
-//! Remove, Switch as Switch, Remove as Add. So no verifier ever meets a certificate of a root that it does not trust.
+//! Aborting reverses a rotation: it continues from its present phase through the same phases, with `from` and `to`
+//! exchanged. Add continues as Remove, Switch as Switch, and Remove as Add. So no verifier ever meets a certificate of
+//! a root that it does not trust.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::signer::{SignerPem, certificates};
 use super::{MAX_LIFETIME, OpenError, TooManyRoots, webhook_secret};
 
-/// Where a rotation of the root is.
+/// The phase of a rotation of the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RotationPhase {
@@ -34,23 +35,23 @@ pub enum RotationPhase {
     Remove,
 }
 
-/// The whole state of an authority, keys included: where this is stored, the authority is.
+/// The whole state of an authority, keys included. Whoever stores it stores the authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityState {
-    /// Where the rotation is.
+    /// The phase of the rotation.
     pub phase: RotationPhase,
-    /// What signs in the end.
+    /// The signer at the end of the rotation.
     pub to: SignerPem,
-    /// What signed before; none in [`RotationPhase::Stable`].
+    /// The signer before the rotation; `None` in [`RotationPhase::Stable`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<SignerPem>,
-    /// Whether `to` is what signed before the rotation, as it was aborted.
+    /// Whether the rotation was aborted, so that `to` is the signer from before it.
     #[serde(default)]
     pub aborted: bool,
     /// When the phase began, in seconds of Unix time.
     #[serde(default)]
     pub since_unix_s: u64,
-    /// The last request that was obeyed, so that none is obeyed twice.
+    /// The identifier of the last request that was handled, so that none is handled twice.
     #[serde(default)]
     pub last_request: String,
     /// Why that request was refused, if it was.
@@ -59,32 +60,32 @@ pub struct AuthorityState {
     /// The webhooks' secret from before the first rotation; `None` if it is derived from the key.
     #[serde(default)]
     pub webhook_secret: Option<String>,
-    /// The issuer that the operator gave and then aborted: it is not taken again while it is the same.
+    /// The issuer that the operator supplied and whose rotation was aborted. The same issuer is not used again.
     #[serde(default)]
     pub rejected: Option<SignerPem>,
-    /// Certificates that are accepted no longer, by the identity that they name.
+    /// Revoked certificates, by the identity that they state.
     #[serde(default)]
     pub revoked: BTreeMap<String, IdentityRevocation>,
 }
 
-/// The certificates of an identity that are accepted no longer.
+/// The revoked certificates of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityRevocation {
-    /// The latest begin of such a certificate, in seconds of Unix time.
+    /// The latest begin of validity of such a certificate, in seconds of Unix time.
     pub last_not_before_unix_s: i64,
-    /// When the last of them has ended, so that the revocation can be forgotten.
+    /// When the last of them has expired, in seconds of Unix time. The revocation is then forgotten.
     pub until_unix_s: u64,
 }
 
-/// Why a rotation neither begins nor is aborted.
+/// Why a rotation cannot begin or be aborted, or why certificates cannot be revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RotationError {
-    /// There is one already.
+    /// A rotation is under way already.
     #[error(
         "a rotation of the root is under way: wait for its end, or abort it with `leno identity rotate-root --abort`"
     )]
     UnderWay,
-    /// There is none.
+    /// No rotation is under way.
     #[error("no rotation of the root is under way")]
     None,
     /// The root is not the mesh's own.
@@ -92,7 +93,7 @@ pub enum RotationError {
         "the issuer was given to the mesh, and its root is not the mesh's to replace: replace the issuer, and the mesh rotates to it"
     )]
     Given,
-    /// What is to be revoked is no identity.
+    /// The name whose certificates should be revoked is no identity.
     #[error("that is no identity of a service account")]
     NotAnIdentity,
     /// A trust bundle has no room for the roots of the rotation.
@@ -106,7 +107,7 @@ pub enum RotationError {
 }
 
 impl RotationPhase {
-    /// The name on the command line and in metrics.
+    /// The name of the phase on the command line and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -119,7 +120,7 @@ impl RotationPhase {
 }
 
 impl AuthorityState {
-    /// Without a rotation.
+    /// The state without a rotation.
     #[must_use]
     pub fn stable(signer: SignerPem, now_unix_s: u64) -> Self {
         Self {
@@ -136,7 +137,8 @@ impl AuthorityState {
         }
     }
 
-    /// Revokes the certificates of an identity that begin at `last_begin` or before; both times are seconds of Unix time.
+    /// Revokes the certificates of an identity whose validity begins at `last_begin` or before. Both times are in
+    /// seconds of Unix time.
     ///
     /// # Errors
     /// [`RotationError::TooManyRevoked`].
@@ -152,21 +154,21 @@ impl AuthorityState {
             return Err(RotationError::TooManyRevoked);
         }
         let begin = i64::try_from(last_begin).unwrap_or(i64::MAX);
-        // Another lifetime may have been set when it was issued.
+        // A longer lifetime may have been configured when the certificate was issued.
         let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
         next.revoked
             .insert(name, IdentityRevocation { last_not_before_unix_s: begin, until_unix_s });
         Ok(next)
     }
 
-    /// When the next certificate of an identity may begin at the earliest, in seconds of Unix time: a second after the
-    /// last one that is revoked.
+    /// The earliest begin of validity for the next certificate of an identity, in seconds of Unix time: a second
+    /// after the last revoked one.
     pub(super) fn earliest_begin(&self, identity: &Identity) -> Option<u64> {
         let revoked = self.revoked.get(&identity.to_string())?;
         u64::try_from(revoked.last_not_before_unix_s.saturating_add(1)).ok()
     }
 
-    /// The same without revocations of certificates that have ended; `None` if there are none.
+    /// This state without revocations whose certificates have all expired; `None` if there are none of these.
     #[must_use]
     pub fn without_ended(&self, now_unix_s: u64) -> Option<Self> {
         let is_kept = |one: &IdentityRevocation| one.until_unix_s > now_unix_s;
@@ -178,7 +180,7 @@ impl AuthorityState {
         Some(next)
     }
 
-    /// What proxies are told of revocations.
+    /// The revocations in the form that proxies receive.
     #[must_use]
     pub fn revocations(&self) -> Revocations {
         let parsed = self.revoked.iter().filter_map(|(name, one)| {
@@ -187,7 +189,7 @@ impl AuthorityState {
         Revocations::new(parsed)
     }
 
-    /// What certificates are signed with now.
+    /// The signer that signs certificates now.
     #[must_use]
     pub fn signing(&self) -> &SignerPem {
         match (&self.from, self.phase) {
@@ -196,7 +198,7 @@ impl AuthorityState {
         }
     }
 
-    /// What verifiers trust now, in PEM.
+    /// The roots that verifiers trust now, in PEM.
     #[must_use]
     pub fn roots_pem(&self) -> String {
         match (&self.from, self.phase) {
@@ -216,7 +218,7 @@ impl AuthorityState {
         }
     }
 
-    /// What verifiers trust now.
+    /// The roots that verifiers trust now.
     pub(super) fn roots(&self) -> Vec<CertificateDer<'static>> {
         match self.phase {
             RotationPhase::Add | RotationPhase::Switch => self.all_roots(),
@@ -226,7 +228,7 @@ impl AuthorityState {
         }
     }
 
-    /// The roots of all phases: those of what signed before, and of what signs in the end.
+    /// The roots of all phases: those of the signers before and after the rotation.
     pub(super) fn all_roots(&self) -> Vec<CertificateDer<'static>> {
         let read = |signer: &SignerPem| certificates(&signer.roots).unwrap_or_default();
         let mut all = self.from.as_ref().map(read).unwrap_or_default();
@@ -238,7 +240,7 @@ impl AuthorityState {
         all
     }
 
-    /// Begins to replace what signs by `next`.
+    /// Begins to replace the signer by `next`.
     ///
     /// # Errors
     /// [`RotationError::UnderWay`].
@@ -261,7 +263,7 @@ impl AuthorityState {
         })
     }
 
-    /// The next phase.
+    /// The state in the next phase.
     #[must_use]
     pub fn advance(&self, now_unix_s: u64) -> Self {
         let phase = match self.phase {
@@ -274,7 +276,7 @@ impl AuthorityState {
         Self { phase, from, aborted, since_unix_s: now_unix_s, ..self.clone() }
     }
 
-    /// The way back; aborted again, it goes forward.
+    /// The state in which the rotation goes back. After a second abort it goes forward again.
     ///
     /// # Errors
     /// [`RotationError::None`].
@@ -298,9 +300,9 @@ impl AuthorityState {
         })
     }
 
-    /// The same with an issuer that the operator has renewed or replaced; `None` if nothing follows from it now.
+    /// The state with an issuer that the operator has renewed or replaced; `None` if nothing changes now.
     ///
-    /// An issuer below the same roots takes over at once, as all verifiers trust it already.
+    /// An issuer with the same roots signs at once, because all verifiers trust it already.
     #[must_use]
     pub fn with_issuer(&self, given: &SignerPem, now_unix_s: u64) -> Option<Self> {
         if self.to == *given || self.rejected.as_ref() == Some(given) {
@@ -315,7 +317,7 @@ impl AuthorityState {
     /// Reads what [`to_json`](Self::to_json) wrote.
     ///
     /// # Errors
-    /// [`OpenError::State`]; `kept` says where it was.
+    /// [`OpenError::State`]; `kept` is the place that the error names.
     pub fn from_json(kept: &Path, json: &[u8]) -> Result<Self, OpenError> {
         serde_json::from_slice(json)
             .map_err(|source| OpenError::State { path: kept.to_owned(), source })
@@ -394,7 +396,8 @@ mod tests {
         ] {
             let mut back = state.abort(5).unwrap();
             assert_eq!((back.phase, roots(&back), back.aborted), (phase, trusted, true));
-            // In Remove all certificates are of the new root already, and it signs until the old one is trusted again.
+            // In Remove all certificates are already signed by the new root. It signs until the old root is trusted
+            // again.
             assert_eq!(*back.signing() == old, phase != RotationPhase::Add);
             assert_eq!(back.abort(6).unwrap().to, new, "aborted again, it goes forward");
             while back.phase != RotationPhase::Stable {

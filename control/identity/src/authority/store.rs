@@ -1,4 +1,4 @@
-//! Where an authority is stored on one machine, and where it is asked for a rotation.
+//! The directory in which an authority is stored on one machine, and in which a rotation is requested.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,11 +13,11 @@ use super::signer::Signer;
 use super::{AuthorityState, OpenError, read_issuer, unix_s};
 use crate::files::{self, Durability, FileError};
 
-/// The whole state. Until the first rotation there are `ca.pem` and `ca-key.pem` instead.
+/// The file with the whole state. Until the first rotation there are `ca.pem` and `ca-key.pem` instead.
 const STATE: &str = "authority.json";
 /// Longest state, in bytes: two chains of RSA certificates with their keys.
 const MAX_STATE: u64 = 512 * 1024;
-/// What a command asks for.
+/// The file with a command's request.
 const REQUEST: &str = "rotate-root.json";
 /// Longest request, in bytes.
 const MAX_REQUEST: u64 = 1024;
@@ -28,34 +28,34 @@ pub struct AuthorityDirectory {
     directory: PathBuf,
 }
 
-/// What an operator asks of the authority.
+/// An operator's request to the authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperatorRequest {
-    /// Tells it from other requests.
+    /// Distinguishes this request from others.
     pub id: String,
-    /// What is to be done.
+    /// The requested action.
     pub verb: OperatorVerb,
 }
 
-/// What can be asked for.
+/// The actions that can be requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperatorVerb {
-    /// To replace the root.
+    /// Replace the root.
     Begin,
-    /// To go back.
+    /// Abort the rotation.
     Abort,
-    /// To revoke the certificates of this identity that were issued so far.
+    /// Revoke all certificates of this identity that were issued so far.
     Revoke(String),
 }
 
 impl OperatorRequest {
-    /// The ConfigMap with the request of a mesh in a cluster, in the control plane's namespace.
+    /// The name of the ConfigMap with the request for a mesh in a cluster. It is in the control plane's namespace.
     pub const CONFIG_MAP: &str = "leno-identity";
-    /// The ConfigMap's field.
+    /// The key in this ConfigMap.
     pub const KEY: &str = "request.json";
 
-    /// A new one; `None` if the system provides no random bytes.
+    /// A new request; `None` if the system provides no random bytes.
     #[must_use]
     pub fn new(verb: OperatorVerb) -> Option<Self> {
         let mut id = [0; 8];
@@ -71,13 +71,13 @@ impl AuthorityDirectory {
         Self { directory: directory.to_owned() }
     }
 
-    /// The file of the state, for messages.
+    /// The path of the state's file, for messages.
     #[must_use]
     pub fn place(&self) -> PathBuf {
         self.directory.join(STATE)
     }
 
-    /// Reads the state, or makes one under a lock, so that only one process does.
+    /// Reads the state, or creates it. A lock ensures that only one process does so.
     pub(super) fn open(
         &self,
         issuer: Option<&Path>,
@@ -96,7 +96,7 @@ impl AuthorityDirectory {
             && !Root::is_in(directory)
         {
             let state = AuthorityState::stable(read_issuer(issuer)?, unix_s(now));
-            // What cannot be used must not be what the next start finds.
+            // Checked before it is stored: the next start must not find an issuer that cannot be used.
             Signer::load(issuer, &state.to, (trust_domain, now))?;
             self.save(&state)?;
             return Ok(state);
@@ -105,17 +105,17 @@ impl AuthorityDirectory {
         Ok(AuthorityState::stable(root.signer(), unix_s(now)))
     }
 
-    /// Stores the state. It takes the place of the pair of files that a new authority has.
+    /// Stores the state. It replaces the pair of files that a new authority has.
     ///
     /// # Errors
-    /// [`FileError`]. Then the state that was stored before may still be there.
+    /// [`FileError`]. The state that was stored before may then still exist.
     pub fn save(&self, state: &AuthorityState) -> Result<(), FileError> {
         files::write_private(&self.place(), &state.to_json(), Durability::Durable)?;
-        // A key that is not in use any more does not stay behind.
+        // A key that is no longer in use must not stay on disk.
         Root::remove_from(&self.directory)
     }
 
-    /// Asks the process that signs for something.
+    /// Requests an action of the process that signs.
     ///
     /// # Errors
     /// [`FileError`] if the request cannot be written.
@@ -127,7 +127,7 @@ impl AuthorityDirectory {
         Ok(request)
     }
 
-    /// The request that waits, if there is one. One that cannot be read is removed.
+    /// The pending request, if there is one. A request that cannot be read is removed.
     ///
     /// # Errors
     /// [`FileError`] if the file cannot be read.
@@ -145,7 +145,7 @@ impl AuthorityDirectory {
         }
     }
 
-    /// Removes the request.
+    /// Removes the request, because it was handled.
     ///
     /// # Errors
     /// [`FileError`] if the file cannot be removed.

@@ -1,4 +1,4 @@
-//! What a workload permits.
+//! The authorization policies that apply to a workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::facts::Facts;
 use crate::rows::authorization::AuthorizationRow;
 use crate::rows::policies::TargetRow;
 
-/// Most bytes of all policies of one workload, as they are sent: half of the largest message to a proxy
+/// Most bytes of all policies of one workload in their encoded form: half of the largest message to a proxy
 /// ([`leno_wire::MAX_MESSAGE`]), which has other parts, too.
 const MAX_BYTES: usize = leno_wire::MAX_MESSAGE / 2;
 
-/// Policies by namespace and name, with their bytes.
+/// Policies by namespace and name, each with its encoded size in bytes.
 type Selected = BTreeMap<(Arc<str>, Arc<str>), (AuthorizationPolicy, usize)>;
 
 /// The policies that select an instance with these labels, and the default of its namespace. Only
@@ -62,7 +62,7 @@ pub(crate) fn authorization(
             }
         }
     }
-    // The authorizer itself would be asked about what it is asked.
+    // Otherwise the authorizer would be asked about the requests that ask it.
     let is_own = |authorizer: &ExternalAuthorizer| {
         facts.services_of(name).any(|service| *service == authorizer.service)
     };
@@ -79,9 +79,10 @@ pub(crate) fn authorization(
     Arc::new(Authorization { policies, default, paths, trust_domain, unusable })
 }
 
-/// Permits the waypoint alone, in place of what allow policies of the namespace permit: these name clients, which the
-/// waypoint compares with them. Those of the mesh hold beside: a pod's label loosens none of them. A label that names no
-/// waypoint that enforces policies for the pod permits no client.
+/// Permits only the waypoint to connect, instead of the clients that Allow policies of the namespace name: the
+/// waypoint itself compares its clients with these policies. The policies of the mesh apply in addition, so that a
+/// pod's label loosens none of them. If the label names no waypoint that enforces policies for the pod, no client is
+/// permitted.
 fn only_through(
     facts: &Facts,
     name: &InstanceName,
@@ -115,7 +116,7 @@ fn only_through(
     });
 }
 
-/// A rule for the clients of this account alone. `None` if it permits none of them.
+/// The rule, restricted to clients with this account. `None` if it permits none of them.
 fn through(
     rule: &PermissionRule,
     account: &Option<(Arc<str>, Arc<str>)>,
@@ -134,7 +135,8 @@ fn through(
     (!from.is_empty()).then(|| PermissionRule { from, ..rule.clone() })
 }
 
-/// Why so many policies are not applied: part of them would permit what the others deny.
+/// The message if a workload has too many policies to send. None of them is applied then, because a part of them
+/// could permit what the others deny.
 pub(super) fn too_many(bytes: impl ExactSizeIterator<Item = usize>) -> Option<Arc<str>> {
     let number = bytes.len();
     let bytes: usize = bytes.sum();
@@ -154,7 +156,7 @@ pub(super) fn too_many(bytes: impl ExactSizeIterator<Item = usize>) -> Option<Ar
     }
 }
 
-/// Adds a policy for these ports, `None` for all, to those that it is added for already.
+/// Adds a policy for these ports, or for all ports if `None`, to the ports for which it was added already.
 fn add(selected: &mut Selected, row: &AuthorizationRow, ports: Option<&[u16]>) {
     let policy = &row.policy;
     if ports.is_some_and(<[u16]>::is_empty) {

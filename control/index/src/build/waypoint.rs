@@ -1,4 +1,4 @@
-//! A service behind a waypoint: what its clients receive, and what the waypoint enforces for it.
+//! A service behind a waypoint: what its clients receive, and what the waypoint enforces for the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,8 +22,9 @@ use crate::rows::policies::TargetRow;
 use crate::rows::routes::RouteRow;
 use crate::rows::{EndpointRow, ServicePortRow, ServiceRow, TargetPort as Number};
 
-/// Changes a service that uses a waypoint: its clients get the endpoints of the waypoint, and no routes and policies of
-/// clients, which the waypoint applies. If there is no such waypoint, clients get no endpoint.
+/// Changes a service that uses a waypoint. Its clients receive the endpoints of the waypoint, and neither routes
+/// nor policies of clients, because the waypoint applies them. If the waypoint does not exist, clients receive no
+/// endpoint.
 pub(super) fn behind(
     facts: &Facts,
     said: &WaypointUse,
@@ -31,7 +32,7 @@ pub(super) fn behind(
 ) -> BuiltService {
     let mut consumers = BTreeMap::new();
     let endpoints = endpoints(facts, said, &direct);
-    // A waypoint among the servers would connect to itself, and be a way to what others have.
+    // A waypoint among the servers would connect to itself, and give its clients access to services of others.
     let is_server = |one: &&Endpoint| {
         one.workload.as_ref().is_none_or(|name| facts.waypoint_of(name).is_none())
     };
@@ -41,7 +42,7 @@ pub(super) fn behind(
             port.endpoints = port.endpoints.iter().filter(is_server).cloned().collect();
         }
     }
-    // Without its permission, another namespace could have it connect to where that likes.
+    // Without permission, another namespace could make the waypoint connect to any address.
     if let WaypointUse::Through(waypoint) = said
         && facts.is_open(waypoint, &direct.name.namespace)
     {
@@ -57,7 +58,7 @@ pub(super) fn behind(
     BuiltService { service, consumers }
 }
 
-/// The endpoints of the waypoint, ordered by name. If none is ready, those that terminate and still serve.
+/// The endpoints of the waypoint, ordered by name. If none is ready, those that are terminating and still serve.
 fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpoint]> {
     let WaypointUse::Through(waypoint) = said else { return [].into() };
     let all = || facts.waypoint_endpoints(waypoint, &service.name.namespace);
@@ -88,7 +89,8 @@ fn endpoints(facts: &Facts, said: &WaypointUse, service: &Service) -> Arc<[Endpo
     found.into_iter().map(endpoint).collect()
 }
 
-/// What the waypoint enforces for a service. `None` if its policies cannot be applied: it then serves no client of it.
+/// What the waypoint enforces for a service. `None` if the policies cannot be applied; the waypoint then refuses
+/// all clients of the service.
 fn policy(facts: &Facts, (service, row): (&Service, &ServiceRow)) -> Option<ServerPolicy> {
     let authorization = authorization(facts, &service.name, row);
     if let Some(reason) = &authorization.unusable {
@@ -126,7 +128,8 @@ fn limits(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Arc<[RateLimit
     found.into()
 }
 
-/// The policies that hold for a service: those of the mesh and of the service, and those of any workload behind it.
+/// The policies that apply to a service: those of the mesh, those of the service, and those of any workload behind
+/// it.
 fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authorization {
     let all = facts.authorizations();
     let instances: BTreeSet<&InstanceName> = facts
@@ -171,7 +174,7 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
             add(policy, Some(ports));
         }
     }
-    // The authorizer itself would be asked about what it is asked.
+    // Otherwise the authorizer would be asked about the requests that ask it.
     let is_own = |policy: &AuthorizationPolicy| {
         policy.external.as_deref().is_some_and(|authorizer| authorizer.service == *name)
     };
@@ -181,7 +184,7 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
     Authorization {
         policies: selected.into_values().map(|(policy, _)| policy).collect(),
         default: facts.default_authorization(&name.namespace),
-        // What not all workloads read alike is refused.
+        // If the workloads do not all read paths in the same way, ambiguous paths are refused.
         paths: match readings.split_first() {
             Some((first, rest)) if rest.iter().all(|one| one == first) => *first,
             Some(_) => PathReading::default(),
@@ -192,7 +195,7 @@ fn authorization(facts: &Facts, name: &ServiceName, row: &ServiceRow) -> Authori
     }
 }
 
-/// The ports of the service that a policy targets.
+/// The ports of the service to which a policy is attached.
 fn own_ports(targets: &[TargetRow], (name, row): (&ServiceName, &ServiceRow)) -> Vec<u16> {
     let sections = targets.iter().filter_map(|target| match target {
         TargetRow::Service(of, section) if of == name => Some(section.as_deref()),
@@ -244,8 +247,9 @@ impl TargetPorts {
         Self { known, unknown }
     }
 
-    /// A rule of a policy of workloads, with the ports of the service in place of theirs. `None` if the service leads to
-    /// none of its ports. A rule that does not permit is also for ports of the service that may lead anywhere.
+    /// The rule of a workload's policy, with the ports of the service instead of the workload's. `None` if no port
+    /// of the service leads to a port in the rule. A rule that does not permit also covers ports of the service that
+    /// may lead to any port.
     fn of_service(&self, rule: &PermissionRule, action: Action) -> Option<PermissionRule> {
         let mut rule = rule.clone();
         if rule.to.is_empty() {
@@ -265,8 +269,8 @@ impl TargetPorts {
     }
 }
 
-/// The routes as the waypoint applies them. A target that a request would reach without the policies of its own service
-/// leads nowhere.
+/// The routes as the waypoint applies them. If a request would reach a target without the policies of the target's
+/// own service, the target leads nowhere.
 fn enforced(
     facts: &Facts,
     service: &Service,
@@ -308,7 +312,7 @@ fn enforced(
     service.routes.iter().map(check).collect()
 }
 
-/// Whether a rule of a policy names ports. Such a rule means different requests for each service.
+/// Whether a rule of a policy names ports. Such a rule covers different requests for each service.
 fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
     let PolicySource { namespace, name, .. } = &policy.source;
     let (namespace, name) = (namespace.to_string(), name.to_string());
@@ -319,7 +323,7 @@ fn names_ports(facts: &Facts, policy: &AuthorizationPolicy) -> bool {
     row.is_none() || requests.any(|request| !request.ports.is_empty())
 }
 
-/// Whether all policies and limits of a service are the same for `to` as for each of `from`, which are ports of it.
+/// Whether all policies and limits of a service apply in the same way to the port `to` as to each port in `from`.
 fn is_alike(facts: &Facts, policy: &ServerPolicy, (from, to): (&[u16], u16)) -> bool {
     let has = |ports: Option<&Arc<[u16]>>, port: u16| ports.is_none_or(|all| all.contains(&port));
     let is_of_both = |one: &AuthorizationPolicy| {
@@ -334,8 +338,8 @@ fn is_alike(facts: &Facts, policy: &ServerPolicy, (from, to): (&[u16], u16)) -> 
         && from.iter().all(|port| limits(*port) == limits(to))
 }
 
-/// Whether `policy` permits no request that another service of the waypoint would deny. The waypoint reaches that service
-/// at once, and applies what holds for the one that the request was sent to.
+/// Whether `policy` permits no request that the service `to` of the waypoint would deny. The waypoint connects to
+/// `to` directly, and applies only the policies of the service to which the request was sent.
 fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bool {
     let Some(row) = facts.service(to) else { return true };
     let (own, known) = (authorization(facts, to, row), &policy.authorization);
@@ -344,7 +348,7 @@ fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bo
         known.policies.iter().any(|one| same(&one) && one.rules == of.rules)
             && !names_ports(facts, of)
     };
-    // One more policy that permits is one more way in, unless all clients are permitted there.
+    // One more Allow policy permits more requests, unless all clients are permitted there.
     let permit =
         |all: &Authorization| all.policies.iter().filter(|one| one.action == Action::Allow).count();
     let adds_none = match permit(&own) {
@@ -359,8 +363,8 @@ fn has_policies_of(facts: &Facts, policy: &ServerPolicy, to: &ServiceName) -> bo
         && known.paths == own.paths
 }
 
-/// Whether a route of a service, which has a waypoint, leads to a service with another one. No request passes more than
-/// two waypoints, so that none goes round between them.
+/// Whether a route of a service with a waypoint leads to a service with another waypoint. No request passes more
+/// than two waypoints, so that none loops between them.
 fn leads_on(facts: &Facts, service: &ServiceName, waypoint: &ServiceName) -> bool {
     let is_other = |to: &ServiceName| matches!(facts.waypoint_use(to), Some(WaypointUse::Through(other)) if other != waypoint);
     facts.routes().of(service).flat_map(RouteRow::targets).any(is_other)

@@ -313,8 +313,8 @@ impl Facts {
     }
 }
 
-/// Whether an address is the client's own machine, or a service for machines only, such as a
-/// metadata server; or one of IPv6 that leads to such an address of IPv4.
+/// Whether an address is the client's own machine, a service only for machines such as a metadata server, or an
+/// IPv6 address that leads to such an IPv4 address.
 #[must_use]
 pub fn is_reserved(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
@@ -338,7 +338,7 @@ pub fn is_reserved(ip: IpAddr) -> bool {
     of_family || METADATA.contains(&ip)
 }
 
-/// The address of IPv4 that an address of IPv6 leads to by its form.
+/// The IPv4 address to which an IPv6 address leads because of its format.
 fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let [first, second, third, .., last, end] = ip.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
@@ -356,7 +356,7 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 mod tests {
     use super::*;
 
-    /// CVE-2026-41413: Istio fetched keys from wherever a tenant's document pointed to.
+    /// CVE-2026-41413: Istio fetched keys from any address that a tenant's document named.
     #[test]
     fn cve_2026_41413_addresses_of_the_machine_and_of_its_cloud_are_reserved() {
         for text in [

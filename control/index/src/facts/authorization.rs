@@ -68,8 +68,8 @@ impl Facts {
         &self.authorizations
     }
 
-    /// The policies for the whole mesh. Those outside of the control plane's namespace do not
-    /// count: their namespace has no right to other workloads.
+    /// The policies for the whole mesh. Those outside of the control plane's namespace have no effect, because
+    /// their namespace has no right to other workloads.
     pub(crate) fn authorizations_of_mesh(&self) -> impl Iterator<Item = &AuthorizationRow> {
         let all = &self.authorizations;
         let own = all.of_mesh.iter().filter(|key| self.is_of_mesh(&key.namespace));
@@ -105,7 +105,7 @@ impl Facts {
         }
     }
 
-    /// A policy has changed: touches the workloads that it may be for.
+    /// A policy has changed: touches the workloads that it may apply to.
     fn touch_authorized(
         &self,
         key: &ObjectKey,

@@ -1,4 +1,4 @@
-//! Which pods may set less than their namespace says.
+//! Which pods may have a less strict setting than their namespace.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ impl Exemptions {
         of_namespace.insert(key.clone(), exemption.clone());
     }
 
-    /// Whether it was there.
+    /// Returns whether it existed.
     pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
         let Some(of_namespace) = self.0.get_mut(&key.namespace) else { return false };
         let was_there = of_namespace.remove(key).is_some();
@@ -24,7 +24,7 @@ impl Exemptions {
         was_there
     }
 
-    /// Whether a pod of a namespace, with these labels, may set this for itself.
+    /// Whether a pod of a namespace, with these labels, may choose this setting itself.
     pub(super) fn exempt(
         &self,
         namespace: &str,

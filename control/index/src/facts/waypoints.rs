@@ -11,7 +11,7 @@ use leno_types::{InstanceName, Removal, ServiceName};
 use super::{AffectedNames, Facts};
 use crate::rows::{EndpointRow, InstanceRow};
 
-/// The waypoints that services and namespaces name, with the number of those that do.
+/// The waypoints that services and namespaces name, each with the number of objects that name it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamedWaypoints(BTreeMap<ServiceName, usize>);
 
@@ -30,8 +30,8 @@ impl NamedWaypoints {
 }
 
 impl Facts {
-    /// What a service or else its namespace sets. A service without an address of its own is reached by the addresses of its
-    /// workloads, and a waypoint by none other.
+    /// The waypoint that a service sets, or else its namespace. A service without an address of its own uses none,
+    /// because clients connect to the addresses of its workloads. A waypoint's own service uses none either.
     pub(crate) fn waypoint_use(&self, name: &ServiceName) -> Option<&WaypointUse> {
         let row = self.services.get(name)?;
         let of_namespace = || self.namespaces.get(&*name.namespace)?.waypoint.as_deref();
@@ -43,8 +43,8 @@ impl Facts {
         (!is_direct).then_some(said)
     }
 
-    /// Whether a service is that of a waypoint: clients of the waypoint itself go to it. All of its endpoints are then
-    /// instances of that waypoint: one pod with the labels of one opens no service.
+    /// Whether a service is that of a waypoint, so that clients of the waypoint itself connect to it. All of its
+    /// endpoints must be instances of that waypoint: one pod with a waypoint's labels is not enough.
     fn leads_to_waypoint(&self, name: &ServiceName) -> bool {
         let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
         let mut accepted =
@@ -56,27 +56,28 @@ impl Facts {
         accepted.peek().is_some() && accepted.all(is_own)
     }
 
-    /// Whether services of a namespace may use a waypoint. One of another namespace permits it by its instances.
+    /// Whether services of a namespace may use a waypoint. A waypoint in another namespace permits it by a label of
+    /// its instances.
     pub(crate) fn is_open(&self, waypoint: &ServiceName, namespace: &str) -> bool {
         *waypoint.namespace == *namespace
             || self.waypoint_endpoints(waypoint, namespace).next().is_some()
     }
 
-    /// Whether a waypoint enforces what holds for an instance: it is there, and the instance is behind a service that
-    /// uses it.
+    /// Whether a waypoint enforces the policies of an instance: the waypoint exists, and the instance is behind a
+    /// service that uses it.
     pub(crate) fn enforces_for(&self, waypoint: &ServiceName, name: &InstanceName) -> bool {
         let uses = |service: &ServiceName| matches!(self.waypoint_use(service), Some(WaypointUse::Through(of)) if of == waypoint);
         self.services_of(name).any(uses)
             && self.waypoint_endpoints(waypoint, &name.namespace).next().is_some()
     }
 
-    /// The waypoint that an instance is one of.
+    /// The waypoint to which an instance belongs.
     pub(crate) fn waypoint_of(&self, name: &InstanceName) -> Option<ServiceName> {
         let row = self.instance(name)?;
         self.waypoint_of_row(name, row).map(|(waypoint, _)| waypoint)
     }
 
-    /// The same, and whether services of other namespaces may use it.
+    /// The waypoint to which an instance belongs, and whether services of other namespaces may use it.
     fn waypoint_of_row(
         &self,
         name: &InstanceName,
@@ -109,8 +110,8 @@ impl Facts {
         Some((name, self.instance(name)?))
     }
 
-    /// The services that depend on any of these: those that have one of them as their waypoint, and those with a route to
-    /// one behind a waypoint, whose policies decide whether the route may lead there.
+    /// The services that depend on any of these: services with one of them as their waypoint, and services with a
+    /// route to a service behind a waypoint. The policies of that service decide whether the route may lead there.
     pub(crate) fn waypoint_dependents(&self, of: &BTreeSet<ServiceName>) -> BTreeSet<ServiceName> {
         let mut touched = AffectedNames::default();
         if self.named_waypoints.0.is_empty() {
@@ -133,7 +134,7 @@ impl Facts {
         self.named_waypoints.0.contains_key(name)
     }
 
-    /// Touches the services of a namespace, of all without one, whose waypoint enforces their policies.
+    /// Touches the services whose waypoint enforces their policies: those of a namespace, or all if `None`.
     pub(super) fn touch_waypointed(&self, namespace: Option<&str>, touched: &mut AffectedNames) {
         if self.named_waypoints.0.is_empty() {
             return;
@@ -143,7 +144,7 @@ impl Facts {
         touched.services.extend(through.filter(|name| self.waypoint_use(name).is_some()).cloned());
     }
 
-    /// The instances behind a service to which their waypoint alone may connect.
+    /// The instances behind a service to which only their waypoint may connect.
     pub(crate) fn behind_waypoint(
         &self,
         service: &ServiceName,
@@ -153,7 +154,7 @@ impl Facts {
         instances.filter(|name| self.waypoint_before(name).is_some())
     }
 
-    /// The waypoint that alone may connect to an instance.
+    /// The waypoint that is the only client permitted to connect to an instance.
     pub(crate) fn waypoint_before(&self, name: &InstanceName) -> Option<WaypointUse> {
         let row = self.instance(name)?;
         let said = waypoint_use(Some(&row.labels), None, &name.namespace)?;

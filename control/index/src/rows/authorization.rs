@@ -15,19 +15,19 @@ use super::policies::{TargetRow, row};
 pub(crate) struct AuthorizationRow {
     /// The workloads and services that it is attached to.
     pub(crate) targets: Vec<TargetRow>,
-    /// The labels of the workloads of its namespace that it is for; empty means all of them.
+    /// The labels of the workloads in its namespace to which it applies; empty means all of them.
     pub(crate) selector: Option<BTreeMap<String, String>>,
-    /// Whether it is for every workload of the mesh.
+    /// Whether it applies to every workload of the mesh.
     pub(crate) of_mesh: bool,
-    /// What it says, for all ports.
+    /// Its content, for all ports.
     pub(crate) policy: meaning::AuthorizationPolicy,
-    /// About how many bytes it takes of what is sent to a proxy.
+    /// About how many bytes it takes in a message to a proxy.
     pub(crate) bytes: usize,
 }
 
 impl AuthorizationRow {
-    /// Whether it is for a workload of its namespace with these labels, whatever the workload's
-    /// name and services.
+    /// Whether it applies to a workload of its namespace because of these labels, whatever the workload's name and
+    /// services.
     pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         self.selector.as_ref().is_some_and(|selector| selector.iter().all(has))
@@ -52,7 +52,7 @@ pub(crate) fn authorization(
     }
 }
 
-/// The bytes of a policy as it is sent, with those of a message around it.
+/// The bytes of a policy in its encoded form, with the message around it.
 fn bytes(policy: &meaning::AuthorizationPolicy) -> usize {
     let policies = [policy.clone()].into();
     let authorization = meaning::Authorization { policies, ..meaning::Authorization::default() };

@@ -1,9 +1,9 @@
-//! Who leads, decided from what the Lease says and how long it has said so. No clock of another
-//! machine counts: a term ends when its record has not changed for its length by our own.
+//! Decides who leads, from the content of the Lease and from how long it has been unchanged. Clocks of other
+//! machines are not used: a term ends when its record has been unchanged for the length of the term by our own clock.
 
 use std::time::{Duration, Instant};
 
-/// What a Lease says.
+/// The content of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseRecord {
     /// The version of the object, which every write changes.
@@ -14,20 +14,20 @@ pub(super) struct LeaseRecord {
     pub(super) term: Duration,
 }
 
-/// What is to be done.
+/// What this replica has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseAction {
     /// There is no Lease: create it.
     Create,
-    /// No replica leads: write this one into it.
+    /// No replica leads: write this replica into the Lease.
     Take,
-    /// We lead: say so again.
+    /// This replica leads: renew the Lease.
     Renew,
-    /// Another leads.
+    /// Another replica leads.
     Wait,
 }
 
-/// What one replica has seen of the Lease.
+/// What one replica has observed of the Lease.
 #[derive(Debug)]
 pub(super) struct Election {
     me: String,
@@ -35,7 +35,7 @@ pub(super) struct Election {
 }
 
 impl Election {
-    /// `me` differs from replica to replica and from start to start.
+    /// `me` must differ between replicas and between runs of a replica.
     pub(super) fn new(me: String) -> Self {
         Self { me, seen: None }
     }
@@ -44,7 +44,7 @@ impl Election {
         &self.me
     }
 
-    /// Takes note of what the Lease says now.
+    /// Takes the present content of the Lease.
     pub(super) fn step(&mut self, found: Option<LeaseRecord>, now: Instant) -> LeaseAction {
         let Some(found) = found else {
             self.seen = None;

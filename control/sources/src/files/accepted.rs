@@ -1,4 +1,4 @@
-//! The last good state, and the update that the next state causes; pure.
+//! The last good state, and the update that the next state causes. Does no I/O.
 
 use leno_resources::{Object, Problem};
 

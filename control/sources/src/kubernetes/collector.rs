@@ -28,13 +28,13 @@ pub(super) struct Collector {
     begun: bool,
 }
 
-/// The newest unsent change of each object. Bounded by the number of objects, however long no
-/// update can be sent; of kinds with many objects, those that are sent early are not among them.
+/// The newest unsent change of each object. Its size is bounded by the number of objects, however long no update
+/// can be sent. It does not contain objects that are sent early.
 #[derive(Debug, Default)]
 struct PendingChanges(BTreeMap<ObjectKey, ObjectChange>);
 
-/// Whether a cluster has so many objects of a kind that those of the first list are sent before it is complete. What
-/// follows from them is decided later: status, which says what is missing, is of other kinds.
+/// Whether a cluster has so many objects of this kind that the objects of the first list are sent before the list
+/// is complete. Statuses, which report missing objects, belong to other kinds, so nothing is decided too early.
 fn is_early(kind: Kind) -> bool {
     matches!(kind, Kind::Service | Kind::EndpointSlice | Kind::Workload)
 }
@@ -55,7 +55,7 @@ impl Collector {
     pub(super) fn take(&mut self, nth: usize, event: KindEvent) {
         let (state, pending, begun) = (&mut self.kinds[nth], &mut self.pending, self.begun);
         match event {
-            // Of a first list no object can be missing.
+            // During a first list no object can be missing.
             KindEvent::Begin => state.listed = state.has_any().then(BTreeSet::new),
             KindEvent::Put(object) => {
                 let key = object.key();
@@ -68,7 +68,8 @@ impl Collector {
                 pending.0.insert(key, ObjectChange::Upsert(object));
             }
             KindEvent::Kept(key, misread) => {
-                // As after a restart: without its outline, what the policy denies would be permitted.
+                // This also happens after a restart. Without its outline, requests that the policy denies would be
+                // permitted.
                 let is_first = !state.known.contains(&key);
                 let outline = misread.as_ref().filter(|_| key.kind == Kind::AuthorizationPolicy);
                 if let (true, Some(outline)) = (is_first, outline) {
@@ -150,8 +151,8 @@ impl Collector {
         early.map(|(_, change)| change).collect()
     }
 
-    /// The changes to send now: nothing until all kinds have been listed that can be; then all
-    /// objects, even if there are none; afterwards the differences.
+    /// The changes to send now. Nothing until all kinds that can be listed have been; then all objects, even if
+    /// there are none; afterwards the differences.
     pub(super) fn changes(&mut self) -> Option<Vec<ObjectChange>> {
         if !self.begun {
             if self.waits() {
@@ -265,7 +266,7 @@ mod tests {
         let both = [ObjectChange::Upsert(pod("p")), ObjectChange::Upsert(pod("q"))];
         assert_eq!(collector.early(), both);
         assert_eq!(collector.changes(), None, "the lists are not complete");
-        // The list has failed, and begins again.
+        // The list has failed and begins again.
         collector.take(PODS, KindEvent::Begin);
         collector.take(PODS, KindEvent::Put(pod("q")));
         collector.take(PODS, KindEvent::Complete);
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(collector.changes(), Some(vec![ObjectChange::Delete(namespace("b").key())]));
     }
 
-    /// A broken conversion webhook, or a missing right on one kind.
+    /// For example because a conversion webhook is broken, or a right for one kind is missing.
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_cannot_be_listed_costs_its_own_objects_only() {
         let route =

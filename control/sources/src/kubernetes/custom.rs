@@ -31,8 +31,8 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
-    // The age decides between objects with one claim: the older one wins (GEP-1426, GEP-713 and the Gateway API's rules
-    // on conflicts); of two Workloads with one address, too.
+    // The age decides between objects with the same claim: the older one wins (GEP-1426, GEP-713 and the Gateway
+    // API's rules on conflicts). That also applies to two Workloads with one address.
     let metadata = json!({
         "name": name,
         "namespace": namespace,
@@ -40,7 +40,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
         "annotations": given.metadata.annotations.unwrap_or_default(),
         "creationTimestamp": given.metadata.creation_timestamp,
     });
-    // The status is written in the version that the object was read in.
+    // The status is written in the API version in which the object was read.
     let read_as = given.types.map(|types| types.api_version);
     let known = |read: &String| kind.api_versions().contains(&read.as_str());
     let version = read_as.filter(known).unwrap_or_else(|| kind.api_version().to_owned());
@@ -79,7 +79,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, Skipped
     }
 }
 
-/// A problem without its position: the text was generated, so that a position means nothing to
+/// The text of a problem without its position. The position refers to generated text, and would mean nothing to
 /// users.
 fn said(problem: &Problem) -> String {
     match problem.path.as_str() {
@@ -88,8 +88,8 @@ fn said(problem: &Problem) -> String {
     }
 }
 
-/// An invalid route or policy, reduced to its names and what it attaches to; `None` if even those are
-/// invalid. An authorization policy thereby denies every client, unless it audits.
+/// An invalid route or policy, reduced to its names and its targets; `None` if even those are invalid. A reduced
+/// authorization policy denies every client, unless it only audits.
 fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     if kind.is_policy() {
         let is_audit = document["spec"]["action"] == "Audit";
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(route.spec.parent_refs.as_ref().unwrap()[0].name, "web");
     }
 
-    /// Its rules could have denied any client.
+    /// The rules that cannot be read could have denied any client.
     #[test]
     fn an_authorization_policy_that_is_not_understood_is_one_that_denies_every_client() {
         let read = |attached: &str, action: &str| {

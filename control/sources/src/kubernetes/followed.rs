@@ -38,14 +38,14 @@ struct KindProgress {
     reason: String,
 }
 
-/// A kind whose objects cannot be followed.
+/// A kind whose objects cannot be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfollowedKind {
     /// The kind, as Kubernetes writes it.
     pub kind: &'static str,
-    /// For how long.
+    /// How long that has lasted.
     pub time: Duration,
-    /// What the API server answered last, or that it does not answer.
+    /// The API server's last answer, or that it does not answer.
     pub reason: String,
 }
 
@@ -56,7 +56,7 @@ const MAX_REASON: usize = 300;
 type Series = (&'static str, &'static str, &'static str, fn(&KindProgress) -> u64);
 
 impl Default for WatchStates {
-    /// No kind is watched yet; the time of failing starts now.
+    /// The initial state: no kind is watched yet, and all count as failing from now on.
     fn default() -> Self {
         let kind = KindProgress {
             objects: 0,
@@ -211,7 +211,7 @@ impl WatchStates {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is plain numbers and texts, so that it is valid even after a panic.
+        // Ignores poisoning: the state consists of plain numbers and texts.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

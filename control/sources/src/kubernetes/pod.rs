@@ -18,9 +18,8 @@ pub const PROXY_CONTAINER: &str = "leno-proxy";
 /// The prefix of a workload's name that is made from a pod. The API server allows no such name, so
 /// that a pod and a `Workload` of the same name stay distinct.
 const POD: &str = "pod/";
-/// The workload of a pod. A pod that has ended or has no address yet has none. A pod that shares
-/// its node's network becomes an instance without a proxy, so that endpoints at the node's address
-/// can be checked.
+/// The workload for a pod. A pod that has ended or has no address yet has none. A pod that shares its node's
+/// network becomes an instance without a proxy, so that endpoints with the node's address can be checked.
 pub(super) fn workload(pod: &Pod) -> Result<Object, SkippedObject> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let namespace = pod.metadata.namespace.clone();
@@ -91,14 +90,14 @@ pub fn is_meshed(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(containers)
 }
 
-/// Whether a pod takes traffic: its condition `Ready` is true.
+/// Whether a pod should get traffic: its condition `Ready` is true.
 #[must_use]
 pub fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// The object that created a pod, as users know it.
+/// The object that created a pod, as users know it: a Deployment rather than its ReplicaSet.
 #[must_use]
 pub fn owner(pod: &Pod) -> Owner {
     let references = pod.metadata.owner_references.iter().flatten();

@@ -1,8 +1,8 @@
-//! Objects of which only the fields that the mesh uses are read.
+//! Reads only those fields of objects that the mesh uses.
 //!
-//! A cluster has tens of thousands of pods, and most of a pod's JSON is of no use here: who wrote which field, volumes,
-//! environment, states of containers. A full type allocates all of it for each object, and a controller that starts
-//! would spend most of its time on that. These types skip what they do not name.
+//! A cluster has tens of thousands of pods, and most of a pod's JSON is not needed here: managed fields, volumes,
+//! environment, states of containers. The full type would allocate all of it for each object, and a controller that
+//! starts would spend most of its time on that. These types skip all other fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug)]
 pub(super) struct ReducedObject<K>(pub(super) K);
 
-/// A kind of object that can be read in this way.
+/// A kind of object that can be read reduced.
 pub(super) trait Reduce: Sized {
     /// The fields that are used.
     type Fields: for<'de> Deserialize<'de> + Into<Self>;

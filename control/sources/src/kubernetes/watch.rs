@@ -93,7 +93,7 @@ impl KindEvents {
         absence: &mut Absence,
     ) -> KindEvent {
         let Self { nth, followed, .. } = self;
-        // Until a list is complete, the objects of before may be outdated.
+        // Until a list is complete, the known objects may be outdated.
         if !matches!(event, leno_kube::Event::Init | leno_kube::Event::InitApply(_)) {
             self.reached();
         }
@@ -146,8 +146,7 @@ async fn follow<K>(
                 return;
             }
         }
-        // The absence is current knowledge again, even if the API server had not answered for a
-        // while.
+        // The API server answers again, so the absence of the kind is up to date.
         if absence.is_gone(was_there) {
             reporter.reached();
         }
@@ -249,7 +248,7 @@ fn is_no_kind(error: &WatchError) -> bool {
     request_error(error).is_some_and(|error| is_status(error, 404))
 }
 
-/// The error of the request for a list or a watch, if the request failed and not what came after it.
+/// The error of the request for a list or a watch; `None` if the request succeeded and something later failed.
 fn request_error(error: &WatchError) -> Option<&leno_kube::Error> {
     match error {
         WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error) => Some(error),

@@ -9,10 +9,10 @@ use crate::conditions::{ACCEPTED, ConditionResult, PROGRAMMED, RESOLVED};
 
 /// The policy is for the whole mesh, and its namespace is not the control plane's.
 const NOT_PERMITTED: &str = "TargetNotPermitted";
-/// The service that decides for an external policy is not there, or has no such port.
+/// The service that decides for an external policy does not exist, or has no such port.
 const NO_AUTHORIZER: &str = "BackendNotFound";
 
-/// The keys of an issuer of tokens are not there.
+/// The keys of a token issuer do not exist.
 const NO_KEYS: &str = "KeysNotFound";
 
 pub(super) fn found(
@@ -62,7 +62,8 @@ pub(super) fn found(
         return vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)];
     }
     let resolved = authorizer(index, policy.namespace, written).and(keys(index, policy, written));
-    // Its proxies deny what they cannot ask about, and permit nothing by tokens that they cannot verify.
+    // Proxies deny requests about which they cannot ask the service, and permit nothing because of tokens that they
+    // cannot verify.
     let programmed = match &resolved {
         Ok(_) => programmed,
         Err(_) => programmed.and(resolved.clone()),
@@ -75,7 +76,7 @@ fn names_keys(issuer: &TokenIssuerSpec) -> bool {
     issuer.jwks_config_map.is_some() || issuer.jwks_secret.is_some() || issuer.jwks_url.is_some()
 }
 
-/// Whether the keys of all issuers are there.
+/// Whether the keys of all issuers exist.
 fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> ConditionResult {
     let have = index.issuers_with_keys(&policy.object.key());
     let issuers = written.spec.tokens.iter().zip(have);
@@ -86,7 +87,8 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Co
             return format!("no ConfigMap {namespace}/{name} has keys as {KEY_SET_KEY}");
         }
         if let Some(name) = &issuer.jwks_secret {
-            // One text for all reasons: the author of the policy may have no right to know which Secrets there are.
+            // The message is the same for all reasons: the author of the policy may have no right to know which
+            // Secrets exist.
             return format!(
                 "no keys of Secret {namespace}/{name}: it has to hold public keys as {KEY_SET_KEY}, and a Role of the \
                  namespace has to permit the control plane to list and watch it"
@@ -102,7 +104,7 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Co
     }
 }
 
-/// Whether the service of an external policy is there.
+/// Whether the service of an external policy exists.
 fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> ConditionResult {
     let Some(external) = &written.spec.external else { return Ok(String::new()) };
     let of = &external.backend_ref;

@@ -6,7 +6,7 @@ use crate::conditions::{ConditionProblem, ConditionResult};
 
 /// Proxies of an earlier release do not enforce the policy.
 const OLDER: &str = "OlderProxies";
-/// Workloads that a message names; the others are counted.
+/// How many workloads a message names. The others are counted.
 const NAMED: usize = 4;
 
 /// The workloads whose proxies are connected, are of an earlier release, and do not enforce a policy.
@@ -19,14 +19,14 @@ pub struct OlderProxies {
 }
 
 impl OlderProxies {
-    /// Adds those of another replica. A workload whose proxy is about to leave one replica for the other is connected to
-    /// both.
+    /// Adds the workloads that another replica reports. While a proxy moves from one replica to the other, it is
+    /// connected to both.
     pub fn merge(&mut self, other: Self) {
         self.workloads.extend(other.workloads);
         self.others += other.others;
     }
 
-    /// What the condition `Programmed` says of them, if there are any.
+    /// The condition `Programmed` because of these workloads, if there are any.
     pub(super) fn found(&self) -> Option<ConditionResult> {
         let named: Vec<&str> = self.workloads.iter().map(String::as_str).take(NAMED).collect();
         let others = self.workloads.len() - named.len() + self.others;
