@@ -1,5 +1,5 @@
-//! What Leno's command lines, `leno` and `leno-bench`, share: how output is printed, how a command
-//! ends, how a duration is written, and how a cluster is selected. It does not know any command.
+//! What Leno's command lines, `leno` and `leno-bench`, have in common: printing output, ending a command, parsing
+//! durations, and selecting a cluster. The crate does not know any command.
 //!
 //! Exit codes: 0 yes or done, 1 no (a check that fails), 2 error, 64 usage (sysexits(3)).
 

@@ -25,8 +25,8 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print_raw(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text of people's words and flushes it. What a terminal would obey is escaped: a table has
-/// what workloads and documents say.
+/// Prints a text for people and flushes it. Control sequences for terminals are escaped, because tables contain texts
+/// of workloads and documents.
 ///
 /// # Errors
 /// As [`print_raw`].

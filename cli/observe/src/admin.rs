@@ -21,7 +21,7 @@ pub struct AdminReply {
 }
 
 impl AdminReply {
-    /// Why this is no page of metrics, and what to do where the proxy shows them to other addresses alone.
+    /// Why this response is no page of metrics; also what to do if the proxy shows its metrics only to other addresses.
     #[must_use]
     pub fn why_no_metrics(&self) -> String {
         match self.status {
@@ -32,10 +32,10 @@ impl AdminReply {
         }
     }
 
-    /// The body of a page.
+    /// The body of a successful response.
     ///
     /// # Errors
-    /// The status and the body of a refusal.
+    /// The status and the body, if the server refused the request.
     pub fn page(&self) -> Result<String, String> {
         match self.status {
             200 => Ok(self.body.clone()),
@@ -56,7 +56,7 @@ pub async fn ask(
     send(stream, (method, path), "").await
 }
 
-/// Like [`ask`], of a response of at most so many bytes.
+/// As [`ask`], for a response of at most `most` bytes.
 ///
 /// # Errors
 /// As [`ask`].
@@ -128,7 +128,7 @@ async fn exchange(
     if rest.limit() == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too large"));
     }
-    // The figures of half a page would be taken for all figures.
+    // The numbers of an incomplete page would be taken for all numbers.
     if missing(&answer).is_some_and(|bytes| bytes > 0) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
     }

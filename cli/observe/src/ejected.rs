@@ -1,4 +1,4 @@
-//! Endpoints that proxies eject now, as their metrics say.
+//! Endpoints that proxies eject now, according to their metrics.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::metrics::Sample;
 
-/// A gauge of a proxy: its workers that eject an endpoint, by edge and reason.
+/// A gauge of proxies: how many workers eject an endpoint, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
 
 /// An endpoint that a client's proxy ejects.
@@ -18,7 +18,7 @@ pub struct EjectedEndpoint {
     pub client: String,
     /// The endpoint's namespace.
     pub server_namespace: String,
-    /// The endpoint's instance, empty where the mesh does not know it.
+    /// The endpoint's instance; empty if the mesh does not know it.
     pub server: String,
     /// The service through which it was called; empty for a workload called by its address.
     pub service: String,
@@ -27,7 +27,7 @@ pub struct EjectedEndpoint {
 }
 
 impl EjectedEndpoint {
-    /// Those of a proxy's metrics.
+    /// The ejected endpoints in a proxy's metrics.
     #[must_use]
     pub fn of(samples: &[Sample]) -> Vec<Self> {
         let mut all: Vec<Self> = samples.iter().filter_map(Self::of_sample).collect();

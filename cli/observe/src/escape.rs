@@ -1,4 +1,4 @@
-//! Text that others wrote, without what a terminal takes for commands.
+//! Removes what a terminal would take for commands from text that others wrote.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! What the kernel counted of connections, from the page of metrics of a node's agent or of `leno up`.
+//! The kernel's counts of connections, from the page of metrics of a node's agent or of `leno up`.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ const MAX_DROPS: usize = 1_024;
 /// Longest label, in bytes.
 const MAX_LABEL: usize = 400;
 
-/// Two ends of connections, as one of them counts.
+/// The two ends of connections, as one of them counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowEnds {
     /// The workload whose sockets were counted.
     pub own: NamespacedName,
-    /// The other end; without a namespace it is no workload: `outside`, `itself` or `control-plane`.
+    /// The other end. If it has no namespace, it is no workload but `outside`, `itself` or `control-plane`.
     pub peer: NamespacedName,
     /// Whether the workload has opened the connections (`client`) or accepted them (`server`).
     pub role: String,
-    /// Whose sockets: `application`, `proxy`, or `wire` where frames are counted.
+    /// Whose sockets were counted: `application`, `proxy`, or `wire` if frames were counted.
     pub socket: String,
 }
 
@@ -36,29 +36,29 @@ pub struct FlowSums {
     pub retransmits: f64,
     /// Connections begun or accepted.
     pub opened: f64,
-    /// Connections that ended, by how.
+    /// Connections that ended, by the kind of end.
     pub ends: BTreeMap<String, f64>,
-    /// Handshakes: their times in seconds, and their number.
+    /// Handshakes: the sum of their durations in seconds, and their number.
     pub handshakes: [f64; 2],
-    /// Round trips: the same.
+    /// Round trips: the sum of their durations in seconds, and their number.
     pub round_trips: [f64; 2],
 }
 
-/// A page.
+/// The counts on one page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowCounts {
     /// By their ends.
     pub pairs: BTreeMap<FlowEnds, FlowSums>,
     /// Packets that the kernel dropped, by workload and reason.
     pub drops: BTreeMap<(NamespacedName, String), f64>,
-    /// How much is accounted for; `None` if the page does not tell, as where nothing is.
+    /// How much the agent accounts for; `None` if the page does not tell, for example because nothing is counted.
     pub level: Option<String>,
-    /// Samples beyond the bounds.
+    /// How many samples were left out because of the limits.
     pub left_out: u64,
 }
 
 impl FlowCounts {
-    /// What is in the samples of a page.
+    /// The counts in the samples of a page.
     #[must_use]
     pub fn of(samples: &[Sample]) -> Self {
         let mut counts = Self::default();
@@ -109,8 +109,9 @@ impl FlowCounts {
         self.pairs.len() + self.drops.len()
     }
 
-    /// Keeps at most so many rows: the pairs with the most bytes, and the most dropped packets, which have a quarter of the
-    /// rows or what pairs leave. Returns how many rows were dropped, which are also added to those that are left out.
+    /// Keeps at most `most` rows: the pairs with the most bytes, and the workloads with the most dropped packets. The
+    /// latter get a quarter of the rows, or what pairs leave. Returns how many rows were removed; they are also counted
+    /// as left out.
     pub fn keep(&mut self, most: usize) -> usize {
         let before = self.rows();
         let drops = most.saturating_sub(self.pairs.len()).max(most / 4);
@@ -121,7 +122,8 @@ impl FlowCounts {
         dropped
     }
 
-    /// What was counted since `before`, which is an earlier page of the same agent. A counter that is smaller has begun again.
+    /// The increase since `before`, an earlier page of the same agent. If a counter is smaller than before, it was
+    /// reset.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let none = FlowSums::default();
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!((sums.bytes, sums.ends["reset_peer"]), ([20.0, 0.0], 2.0));
         assert_eq!(grown.drops.values().copied().collect::<Vec<_>>(), [0.0]);
         assert_eq!(grown.level.as_deref(), Some("sockets"));
-        // The agent has begun again.
+        // The agent was restarted.
         let again = page(4, 1, 1).since(&page(10, 3, 7));
         assert_eq!(again.pairs.values().next().unwrap().bytes[0], 4.0);
         let mut sum = page(1, 0, 0).pairs.into_values().next().unwrap();

@@ -5,14 +5,14 @@
 //! Prometheus text of the response. [`stat`] computes workloads and edges from two such responses
 //! of each proxy of a mesh.
 //!
-//! [`flows`] has what the kernel counted of connections, from the pages of agents.
+//! [`flows`] reads the kernel's counts of connections from the pages of agents.
 //!
-//! [`tap`] joins what several proxies have seen of the same requests.
+//! [`tap`] joins the records of several proxies about the same requests.
 //!
 //! [`escape`] makes text that others wrote safe for a terminal.
 //!
-//! It does not know where a proxy runs or how to reach it, so that `leno stat` is the same for
-//! both.
+//! The crate does not know where a proxy runs or how to reach it, so that `leno stat` works in the same way for `leno
+//! up` and for clusters.
 //!
 //! ```text
 //! connection ─► admin ─► metrics ─┬─► Scrape ─┐

@@ -98,7 +98,7 @@ impl CumulativeHistogram {
         }
     }
 
-    /// Drops the longest bounds beyond so many, and returns how many that were.
+    /// Drops the largest bounds so that `most` remain. Returns how many were dropped.
     pub(crate) fn keep(&mut self, most: usize) -> usize {
         let beyond = self.buckets.len().saturating_sub(most);
         for _ in 0..beyond {

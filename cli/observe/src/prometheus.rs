@@ -1,7 +1,8 @@
-//! What proxies have counted, from a Prometheus that scrapes them: the same figures as from the proxies themselves.
+//! Reads the counts of proxies from a Prometheus that scrapes them. They are the same numbers as from the proxies
+//! themselves.
 //!
-//! One query for each family, `sum by (LABELS) (increase(FAMILY[WINDOW]))`, with the labels that a report needs and without those
-//! of the scrape. What Prometheus adds up, it need not send.
+//! There is one query for each family, `sum by (LABELS) (increase(FAMILY[WINDOW]))`, with the labels that a report
+//! needs and without those of the scrape. Prometheus adds up all others, so it need not send them.
 
 use std::time::Duration;
 
@@ -14,16 +15,16 @@ use crate::stat::{COUNTERS, GAUGES, IDENTITY};
 const LABELS: &str = "direction,client,client_namespace,server,server_namespace,service,service_namespace,mtls,status,\
                       grpc_status,le,cause,reason,route,rule";
 
-/// A family, and the query for what it has counted.
+/// A family, and the query for its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FamilyQuery {
     /// The family.
     pub family: &'static str,
-    /// In PromQL.
+    /// The query in PromQL.
     pub text: String,
 }
 
-/// The queries for a report of the time up to now, of all namespaces or of what begins or ends in one.
+/// The queries for a report on the window up to now: of all namespaces, or of the edges that begin or end in one.
 #[must_use]
 pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<FamilyQuery> {
     let ms = window.as_millis();
@@ -46,8 +47,8 @@ pub fn queries(window: Duration, namespace: Option<&str>) -> Vec<FamilyQuery> {
     };
     let counters =
         COUNTERS.iter().map(|family| of(family, &|one| format!("increase({one}[{ms}ms])")));
-    // Of all namespaces: the other end of an edge may be in any, and its proxy is not known before the answer. The value is
-    // when Prometheus has last scraped it: of two identities of one workload the newer one counts.
+    // Of all namespaces, because the other end of an edge may be in any, and its proxy is not known before the answer.
+    // The value is the time of Prometheus' last scrape: if a workload has two identities, the newer one is used.
     let identities =
         format!("max by (identity,workload,workload_namespace) (timestamp({IDENTITY}))");
     let identities = FamilyQuery { family: IDENTITY, text: identities };
@@ -79,7 +80,7 @@ struct Series {
 /// The samples of a family in the answer to its query.
 ///
 /// # Errors
-/// Prometheus refuses the query, or it is no answer of one; the text says why.
+/// If Prometheus refuses the query, or the body is no answer to a query. The text gives the reason.
 pub fn samples(family: &str, body: &str) -> Result<Vec<Sample>, String> {
     let answer: Answer = serde_json::from_str(body)
         .map_err(|error| format!("no answer of a Prometheus: {error}"))?;

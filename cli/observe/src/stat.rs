@@ -41,9 +41,9 @@ pub struct StatInstance {
     pub name: String,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// Whether it takes traffic.
+    /// Whether it is ready for traffic.
     pub ready: bool,
-    /// Where its proxy runs; `None` if it has none, or it is not known.
+    /// Where its proxy runs; `None` if it has none, or that is not known.
     pub proxy: Option<ProxyProcess>,
 }
 
@@ -63,8 +63,8 @@ pub struct Scrape {
     recorded: BTreeMap<NamespacedName, String>,
     /// Instances whose proxy did not answer, with the reason.
     silent: BTreeMap<NamespacedName, String>,
-    /// Instances that may have counted before this scrape what it does not have: what they have at their
-    /// first answer is not new.
+    /// Instances that may have counts from before this scrape that the scrape does not contain. Their counts at their
+    /// first answer are not new.
     unknown: BTreeSet<NamespacedName>,
 }
 
@@ -97,11 +97,11 @@ pub struct WorkloadReport {
     pub name: String,
     /// How many instances it has.
     pub instances: usize,
-    /// How many of them take traffic.
+    /// How many of them are ready for traffic.
     pub ready: usize,
     /// Whether it has proxies.
     pub meshed: bool,
-    /// Where its proxies run; empty where that is not known, as of a time in the past.
+    /// Where its proxies run. Empty if that is not known, for example for a time in the past.
     pub proxies: Vec<ProcessReport>,
     /// The requests it answered.
     #[serde(flatten)]
@@ -119,9 +119,9 @@ pub struct EdgeReport {
     pub server_namespace: String,
     /// The server.
     pub server: String,
-    /// The identity that the client proves where connections use mTLS.
+    /// The identity that the client proves if connections use mTLS.
     pub client_identity: Option<String>,
-    /// The identity that the server proves where connections use mTLS.
+    /// The identity that the server proves if connections use mTLS.
     pub server_identity: Option<String>,
     /// The requests between them.
     #[serde(flatten)]
@@ -135,7 +135,7 @@ pub struct GoldenSignals {
     pub success_rate: Option<f64>,
     /// Requests per second.
     pub requests_per_s: f64,
-    /// The share of requests that their client gave up before there was a response.
+    /// The share of requests that the client abandoned before there was a response.
     pub given_up: f64,
     /// The share of requests that an authorization policy denied.
     pub denied: f64,
@@ -174,7 +174,7 @@ struct Total {
     tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
     retries_per_s: f64,
-    /// Whether there was traffic, or attempts at it.
+    /// Whether there was traffic or an attempt at it.
     any: bool,
     encrypted: bool,
     plain: bool,
@@ -183,7 +183,7 @@ struct Total {
 /// Client, server, and whether the traffic used mTLS.
 type EdgeKey = (NamespacedName, NamespacedName, bool);
 
-/// What one proxy has counted between two ends since it was last queried.
+/// What one proxy has counted between two ends since the previous query.
 struct Increase<'a> {
     ends: &'a EdgeEnds,
     sum: PairCounts,
@@ -212,14 +212,14 @@ impl Scrape {
         Self { at, mesh: mesh.to_owned(), instances, counted, recorded, silent, unknown }
     }
 
-    /// The scrape at the begin of a mesh, when nothing was counted yet.
+    /// An empty scrape for the start of a mesh, when nothing has been counted yet.
     #[must_use]
     pub fn beginning(mesh: &str, at: Instant) -> Self {
         Self::new(mesh, at, Vec::new())
     }
 
-    /// The report of what the proxies of a mesh have counted in a window of time, all of them together, as a Prometheus has it
-    /// (`crate::prometheus`). `instances` tell which workloads there are.
+    /// The report on what all proxies of a mesh have counted in a window of time, from the records of a Prometheus
+    /// (`crate::prometheus`). `instances` tells which workloads exist.
     #[must_use]
     pub fn recorded(
         mesh: &str,
@@ -227,14 +227,14 @@ impl Scrape {
         samples: &[Sample],
         window: Duration,
     ) -> StatReport {
-        // Only the difference counts, and the machine may have started within the window.
+        // Only the difference of the times is used, and the machine may have started within the window.
         let begin = Instant::now();
         let end = begin + window;
         let mut now = Self::new(mesh, end, Vec::new());
         now.counted.insert(NamespacedName::default(), ProxyCounters::of_samples(samples, end));
         let mut identities: Vec<&Sample> =
             samples.iter().filter(|one| one.name == IDENTITY).collect();
-        // Their values are times: a map keeps the last one of a workload.
+        // Sorted by their values, which are times: the map keeps the last one of each workload.
         identities.sort_by(|a, b| a.value.total_cmp(&b.value));
         now.recorded = identities.into_iter().filter_map(recorded_identity).collect();
         now.instances = instances;
@@ -267,7 +267,7 @@ impl Scrape {
         increases.map(|(ends, sum, seconds)| Increase { ends, sum, seconds })
     }
 
-    /// The same of counters by other keys, each with the time in which it has grown, in seconds.
+    /// As `increases`, for counters by other keys. Also returns the seconds in which each has grown.
     fn increases_of<'a, K: Ord + 'a>(
         &'a self,
         before: &'a Self,
@@ -317,7 +317,7 @@ impl StatReport {
     }
 }
 
-/// What the servers, and the edges between clients and servers, have counted.
+/// The increases of servers, and of edges between clients and servers.
 struct GrownCounts {
     servers: BTreeMap<NamespacedName, Total>,
     edges: BTreeMap<EdgeKey, Total>,
@@ -360,8 +360,8 @@ fn grown(now: &Scrape, before: &Scrape) -> GrownCounts {
     GrownCounts { servers, edges }
 }
 
-/// Adds attempts that reached no server to what did between the same workloads: they have no encryption
-/// of their own, and the proxy counts them as plaintext.
+/// Adds attempts that reached no server to the edge between the same workloads that reached it. Attempts have no
+/// encryption of their own, and proxies count them as plaintext.
 fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
     let nowhere = |total: &Total| total.any && !total.plain;
     let attempts: Vec<EdgeKey> = edges
@@ -378,7 +378,8 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
     }
 }
 
-/// The workload that a sample of its identity names. Those of older proxies name none.
+/// The workload and identity in a sample of the metric of identities. Samples of older proxies do not name the
+/// workload.
 fn recorded_identity(sample: &Sample) -> Option<(NamespacedName, String)> {
     let label = |name: &str| sample.labels.get(name).cloned();
     Some(((label("workload_namespace")?, label("workload")?), label("identity")?))
@@ -390,7 +391,7 @@ fn report(now: &Scrape, before: &Scrape) -> StatReport {
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
         (total.any || !total.sum.causes.is_empty()).then(|| {
             let signals = total.signals();
-            // Plaintext proves nothing.
+            // A peer proves nothing over plaintext.
             let proven =
                 |name| identities.get(name).filter(|_| signals.mtls == Some(true)).cloned();
             EdgeReport {
@@ -465,7 +466,7 @@ impl<'a> Names<'a> {
 impl Total {
     fn add(&mut self, Increase { ends, sum, seconds }: &Increase<'_>) {
         self.count(sum, *seconds);
-        // What an edge with mTLS has counted is of a connection that was encrypted or failed to be.
+        // Counts of an edge with mTLS belong to a connection that was encrypted or should have been.
         self.encrypted |= ends.encrypted && !sum.is_empty();
         self.plain |= !ends.encrypted && sum.passed();
     }

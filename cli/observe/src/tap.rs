@@ -1,4 +1,4 @@
-//! What the taps of proxies record, joined to requests: the proxies of the client and of the server each see a half.
+//! Joins the records of taps into requests: the proxies of the client and of the server each record one half.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use leno_tap::TappedRequest;
 
 /// How long a half waits for the other one.
 const WAIT: Duration = Duration::from_millis(1500);
-/// Most halves that wait. The others are shown as they are.
+/// Most halves that wait. Further ones are returned without their other half.
 const MAX_WAITING: usize = 8192;
 
 /// Joins the requests of several proxies.
 #[derive(Debug, Default)]
 pub struct Joiner {
-    /// By mark: the client's half that waits, or the server's, which may be here first and may be of a proxy that was
-    /// tapped for others only.
+    /// By mark: the client's half that waits, or the server's half. The latter may arrive first, and may come from a
+    /// proxy that was tapped only for the sake of others.
     clients: HashMap<Box<str>, (Instant, TappedRequest)>,
     servers: HashMap<Box<str>, (Instant, TappedRequest, bool)>,
 }
 
 impl Joiner {
-    /// Takes what a proxy has recorded. `is_target`: it is shown; that of other proxies completes it only. Returns the
+    /// Takes a record of a proxy. Records with `is_target` are returned; others only complete them. Returns the
     /// requests that are complete.
     pub fn push(
         &mut self,
@@ -55,7 +55,7 @@ impl Joiner {
         ready
     }
 
-    /// The halves whose others have not come in time.
+    /// The halves whose other half did not arrive in time.
     pub fn late(&mut self, now: Instant) -> Vec<TappedRequest> {
         let is_late = |at: &Instant| now.saturating_duration_since(*at) >= WAIT;
         let clients = self.clients.extract_if(|_, (at, _)| is_late(at));
@@ -66,13 +66,13 @@ impl Joiner {
         late
     }
 
-    /// All halves.
+    /// All halves that are left.
     pub fn rest(&mut self, now: Instant) -> Vec<TappedRequest> {
         self.late(now.checked_add(WAIT).unwrap_or(now))
     }
 }
 
-/// A half that is shown as it is.
+/// A half without its other half.
 fn alone(half: TappedRequest) -> TappedRequest {
     TappedRequest { mark: None, ..half }
 }

@@ -24,12 +24,12 @@ pub struct PodCapture {
     pub proxy: Result<ProxyReport, Error>,
 }
 
-/// What a proxy reports that concerns the capture of its pod.
+/// What a proxy reports about the capture of its pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyReport {
     /// Whether the pod is captured; `None` if the proxy cannot tell.
     pub captured: Option<bool>,
-    /// What it does with plaintext, by its policy; `None` if it has none yet.
+    /// What its policy does with plaintext; `None` if it has no policy yet.
     pub mtls: Option<String>,
 }
 
@@ -80,7 +80,8 @@ pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<
     node_page(client, system, node, "/captures").await
 }
 
-/// A page of a node's agent, which answers the node itself alone: the way is that of `kubectl port-forward`, and needs that right.
+/// Fetches a page of a node's agent. The agent answers only its own node, so this works like `kubectl port-forward` and
+/// needs the same right.
 ///
 /// # Errors
 /// The node has no agent, the user may not query it, or it does not answer.

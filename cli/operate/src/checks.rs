@@ -275,8 +275,8 @@ async fn gateway_api(client: &Client) -> Result<CheckResult, Error> {
     Ok(of_routes(&served))
 }
 
-/// Whether every kind of route is served in a version that the control plane reads. `served` has
-/// the `apiVersion` and the kind of what the API server has.
+/// Whether every kind of route is served in a version that the control plane reads. `served` contains the `apiVersion`
+/// and the kind of everything that the API server serves.
 fn of_routes(served: &[(&str, String)]) -> CheckResult {
     let is_served = |route: &Kind| {
         let read = route.api_versions();
@@ -335,7 +335,7 @@ async fn supervisors(client: &Client, namespace: &str) -> Result<CheckResult, Er
     on_every_node(client, namespace, of).await
 }
 
-/// Whether a DaemonSet has a ready pod on each of its nodes. `lack` says what does not work where it has none.
+/// Whether a DaemonSet has a ready pod on each of its nodes. `lack` tells what does not work on a node without one.
 async fn on_every_node(
     client: &Client,
     namespace: &str,
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(finding.level, Level::Warning, "{finding:?}");
         assert_eq!(finding.text, "the API server does not serve TLSRoute, TCPRoute");
 
-        // Versions that the control plane reads count, others do not.
+        // Only versions that the control plane reads are sufficient.
         let alpha = "gateway.networking.k8s.io/v1alpha2";
         let more = served(&[(alpha, "TLSRoute"), (alpha, "TCPRoute")]);
         let all: Vec<_> = standard.into_iter().chain(more).collect();

@@ -60,7 +60,7 @@ pub enum Error {
          apply --server-side -f -"
     )]
     OldAgent(String),
-    /// The history of the mesh has no pod.
+    /// There is no observer, which keeps the history of the mesh.
     #[error(
         "there is no observer in {0}, which has the history of the mesh: leno upgrade --set observer.enabled=true | \
          kubectl apply --server-side -f -; or name Leno's namespace with --system-namespace"

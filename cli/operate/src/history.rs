@@ -1,4 +1,4 @@
-//! The history of a cluster's mesh: asks its observer, with the rights of the user.
+//! Queries the history of a cluster's mesh from its observer, with the user's own rights.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use tokio::sync::Mutex;
 use crate::pod_admin::{PodAdminClient, PodName};
 use crate::{ClusterTarget, Error, connect, namespaces, unmet};
 
-/// How long a token is used before another one is got: some plugins of kubeconfigs have tokens that hold for a quarter of an
-/// hour.
+/// How long a token is used before a new one is requested. The tokens of some kubeconfig plugins are valid for a
+/// quarter of an hour.
 const TOKEN_AGE: Duration = Duration::from_secs(300);
-/// How long a token that is made for this holds: the shortest that Kubernetes makes.
+/// The lifetime of a token that is created for this purpose: the shortest that Kubernetes permits.
 const TOKEN_SECONDS: i64 = 600;
 
-/// The observer of a cluster.
+/// Queries the observer of a cluster.
 pub struct ClusterHistory {
     target: ClusterTarget,
     client: Client,
@@ -29,7 +29,7 @@ pub struct ClusterHistory {
 }
 
 impl ClusterHistory {
-    /// The observer in the namespace `system`. Sends no request yet.
+    /// For the observer in the namespace `system`. Sends no request yet.
     ///
     /// # Errors
     /// No cluster is selected, or its configuration cannot be used.
@@ -39,10 +39,10 @@ impl ClusterHistory {
         Ok(Self { target, client, pod, token: Mutex::default() })
     }
 
-    /// Asks for a path of its interface, with the query.
+    /// Requests a path of the observer's interface, including the query.
     ///
     /// # Errors
-    /// There is no observer, it does not answer, or the user may not reach it.
+    /// If there is no observer, it does not answer, or the user may not reach it.
     pub async fn ask(&self, path: &str) -> Result<AdminReply, Error> {
         let reach = PodAdminClient::new(self.client.clone()).with_token(self.token().await?);
         match reach.get_from(&self.pod, PORT, path).await {
@@ -54,7 +54,7 @@ impl ClusterHistory {
     /// Checks that a namespace exists, and that the user may see it.
     ///
     /// # Errors
-    /// It does not, or the user may not.
+    /// If the namespace does not exist, or the user may not see it.
     pub async fn may_see(&self, namespace: &str) -> Result<(), Error> {
         let need = RequiredRight::new("create", "", "pods/portforward").inside(Some(namespace));
         if let Some(lack) = unmet(&self.client, vec![need]).await?.pop() {
@@ -65,8 +65,8 @@ impl ClusterHistory {
         namespaces::check(&self.client, namespace).await
     }
 
-    /// The user's own token. Who has a certificate instead gets a token of the observer's account, which shows the same to
-    /// it as to the observer.
+    /// The user's own token. A user with a certificate instead gets a token of the observer's service account, with
+    /// which the observer shows everything that it can see itself.
     async fn token(&self) -> Result<String, Error> {
         let mut kept = self.token.lock().await;
         if let Some((token, since)) = &*kept
@@ -105,12 +105,12 @@ impl ClusterHistory {
         Ok(made.status.and_then(|status| status.token).unwrap_or_default())
     }
 
-    /// Why the observer was not reached, in more words if it does not exist.
+    /// The error if the observer was not reached. If it does not exist, the error says so.
     async fn why(&self, error: Error) -> Error {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.pod.namespace);
         match pods.get_opt(&self.pod.name).await {
             Ok(None) => Error::NoObserver(self.pod.namespace.clone()),
-            // The first error says what was tried.
+            // The first error tells what was tried.
             Ok(Some(_)) | Err(_) => error,
         }
     }

@@ -1,4 +1,4 @@
-//! The authority of a cluster's mesh: what its replicas say of it, and what it is asked for.
+//! The authority of a cluster's mesh: the reports of its replicas, and requests to it.
 
 use leno_identity::OperatorRequest;
 use leno_identity::report::IdentityReport;
@@ -11,14 +11,14 @@ use crate::pods::running;
 use crate::removal::CONTROLLER;
 use crate::{Error, objects};
 
-/// Who writes requests, for the API server.
+/// The field manager of requests.
 const FIELD_MANAGER: &str = "leno";
 
-/// What the replicas of the control plane say, as one: each knows its own proxies, and the one that leads what a rotation
-/// waits for.
+/// The reports of the control plane's replicas, merged into one. Each replica knows its own proxies, and the leader
+/// knows what a rotation waits for.
 ///
 /// # Errors
-/// No replica runs, or one does not answer.
+/// If no replica runs, or one does not answer.
 pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, Error> {
     let running = running(client, Some(namespace)).await?;
     let replicas = running.into_iter().filter(|pod| pod.ready && pod.owner.name == CONTROLLER);
@@ -47,7 +47,8 @@ async fn of_replica(reach: &PodAdminClient, pod: &PodName) -> Result<IdentityRep
     serde_json::from_str(&reply.body).map_err(|error| said(error.to_string()))
 }
 
-/// Of two replicas the one that has obeyed more recently says what is signed with; a change takes them a moment each.
+/// Merges two reports. The one whose phase began later tells what the authority signs with, because a replica needs a
+/// moment to notice a change.
 fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     let (mut whole, rest) =
         if one.since_unix_s >= other.since_unix_s { (one, other) } else { (other, one) };
@@ -57,10 +58,10 @@ fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
     whole
 }
 
-/// Asks the authority for something. The replica that leads obeys.
+/// Sends a request to the authority. The leader handles it.
 ///
 /// # Errors
-/// The API server refuses it.
+/// If the API server refuses it.
 pub async fn ask(client: &Client, namespace: &str, request: &OperatorRequest) -> Result<(), Error> {
     let json = serde_json::to_string(request).expect("two texts are always JSON");
     let map = json!({

@@ -41,10 +41,10 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     }
 }
 
-/// Which pods share a process in node mode where neither they nor their namespace say it.
+/// Which pods share a process in node mode if neither the pods nor their namespace set it.
 const DEFAULT_SHARE: &str = "service-account";
 
-/// What begins the names of Leno's labels and annotations.
+/// The prefix of the names of Leno's labels and annotations.
 const OWN: &str = "leno.dev/";
 
 /// Leno's labels and annotations of namespaces, by namespace; a label wins over an annotation.
@@ -65,7 +65,7 @@ pub async fn namespace_settings(
     Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(settings).collect())
 }
 
-/// Where the proxies of namespaces run, as the namespaces say, and which pods share one.
+/// Where the proxies in each namespace run according to the namespace, and which pods share one.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceModes(BTreeMap<String, (NamespaceMode, Option<String>)>);
 
@@ -97,7 +97,8 @@ impl NamespaceModes {
         Ok(Self(found.into_iter().filter_map(mode).collect()))
     }
 
-    /// The same, for a user who may lack the right to read namespaces: pods are then judged by their own settings alone.
+    /// As [`read`](Self::read), for a user who may lack the right to read namespaces. Pods are then judged only by
+    /// their own settings.
     ///
     /// # Errors
     /// The API server does not answer.
@@ -113,7 +114,7 @@ impl NamespaceModes {
         has_proxy(pod, self.of(pod).map(|(mode, _)| *mode).unwrap_or_default())
     }
 
-    /// Where the proxy of a pod is to run, if it has one.
+    /// Where the proxy of a pod should run, if it has one.
     pub(crate) fn proxy(&self, pod: &Pod) -> Option<ProxyProcess> {
         if is_meshed(pod) {
             return Some(ProxyProcess::sidecar());

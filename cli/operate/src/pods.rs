@@ -24,11 +24,11 @@ pub struct RunningPod {
     pub owner: Owner,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// Whether it takes traffic.
+    /// Whether it is ready for traffic.
     pub ready: bool,
     /// The node that it runs on.
     pub node: Option<String>,
-    /// Where its proxy runs, as its settings and those of its namespace have it; `None` if it has none.
+    /// Where its proxy runs, according to its own settings and those of its namespace; `None` if it has no proxy.
     pub proxy: Option<ProxyProcess>,
 }
 

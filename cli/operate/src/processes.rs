@@ -1,4 +1,4 @@
-//! In which processes of node mode pods run, as the supervisors of their nodes report it.
+//! Finds out in which processes of node mode pods run, from the supervisors of their nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,15 @@ use crate::pods::{self, RunningPod};
 
 /// The pods of the DaemonSet `leno-node`.
 pub(crate) const SUPERVISORS: &str = "app.kubernetes.io/name=leno-node";
-/// The port of their admin servers.
+/// The port of the supervisors' admin servers.
 const PORT: u16 = 15025;
-/// Most supervisors that are asked; a cluster has at most 5,000 nodes.
+/// Most supervisors that are queried. A cluster has at most 5,000 nodes.
 const MAX_SUPERVISORS: usize = 5_000;
-/// How many are asked at once.
+/// Supervisors that are queried at once.
 const AT_ONCE: usize = 16;
 
-/// The processes of the pods in node mode among these, as far as the user may ask for them: of others, and of pods whose node has
-/// no supervisor that answers, only their settings are known.
+/// The processes of those of these pods that run in node mode, if the user may query the supervisors. Pods whose
+/// supervisor does not answer are left out: only their settings are known.
 pub(crate) async fn of(
     client: &Client,
     system: &str,
@@ -36,7 +36,7 @@ pub(crate) async fn of(
     if nodes.is_empty() {
         return BTreeMap::new();
     }
-    // Only operators of the mesh make pods in its namespace.
+    // Only operators of the mesh can create pods in its namespace.
     let api: Api<Pod> = Api::namespaced(client.clone(), system);
     let parameters = ListParams::default().labels(SUPERVISORS);
     let all = paged(parameters, MAX_SUPERVISORS, async |asked| api.list(asked).await);
@@ -49,7 +49,7 @@ pub(crate) async fn of(
     pages.into_iter().flatten().flat_map(|page| read(&metrics::parse(&page.body))).collect()
 }
 
-/// What a supervisor reports of its pods.
+/// The processes in the report of a supervisor, by pod.
 fn read(samples: &[Sample]) -> BTreeMap<PodName, ProxyProcess> {
     let of = |metric: &'static str| {
         samples.iter().filter(move |one| one.name == metric).filter_map(|one| {

@@ -1,13 +1,12 @@
-//! Moves pods with a proxy out of the mesh while they serve: step by step, each step after all
-//! proxies have applied the one before.
+//! Removes pods with a proxy from the mesh while they serve. Each step is taken only after all proxies have applied the
+//! one before.
 //!
 //! The command writes the step to an annotation of the control plane's namespace. The control plane
 //! reads it and sends it to the proxies. Each proxy reports in `/config` which step it has applied;
 //! as in all commands, the query uses a port-forward.
 //!
-//! If a user installs the mesh meanwhile, the new webhooks exist, and the control plane takes the
-//! step back as soon as it finds them. The removal checks for both in each round, and before each
-//! action that cannot be undone.
+//! If a user installs the mesh meanwhile, the new webhooks exist, and the control plane cancels the step as soon as it
+//! finds them. The removal checks for both in each round, and before each action that cannot be undone.
 //!
 //! If several removals run at the same time, the one that started last wins; otherwise a killed
 //! removal would block all later ones. Each removal writes an identifier of its run to an
@@ -50,7 +49,7 @@ const AT_ONCE: usize = 32;
 /// client changed the namespace between read and write.
 const TRIES: usize = 5;
 
-/// The pods of a cluster that have a proxy, on their way out of the mesh.
+/// The pods of a cluster that have a proxy, during their removal from the mesh.
 pub(crate) struct ProxyRemoval<'a> {
     client: &'a Client,
     /// The control plane's namespace.
@@ -123,8 +122,8 @@ impl<'a> ProxyRemoval<'a> {
         self.say(Removal::None).await
     }
 
-    /// Checks that the mesh was not installed again, that the control plane has not taken the
-    /// removal back, and that no other removal has started since.
+    /// Checks that the mesh was not installed again, that the control plane has not cancelled the removal, and that no
+    /// other removal has started since.
     ///
     /// # Errors
     /// One of these has happened.
@@ -152,8 +151,7 @@ impl<'a> ProxyRemoval<'a> {
         let notes = notes(self.client, self.namespace).await?;
         match notes.get(REMOVAL_RUN_ANNOTATION) {
             Some(run) if *run != self.run => Err(Error::Another("goes on with this removal")),
-            // If the control plane still exists, it has itself removed the annotations to take the
-            // removal back.
+            // If the control plane still exists, it has removed the annotations itself to cancel the removal.
             None if self.controller().await?.is_none() => {
                 Err(Error::Another("has ended this removal"))
             }
@@ -174,7 +172,7 @@ impl<'a> ProxyRemoval<'a> {
     pub(crate) async fn left(&self) -> Result<BTreeMap<String, usize>, Error> {
         let mut left = BTreeMap::new();
         let pods = all(self.client, None).await?;
-        // Those in node mode have none any more, once that of their node is gone.
+        // Pods in node mode have no proxy any more once that of their node is gone.
         let keeps = |pod: &&Pod| phase(pod) == "Running" && has_own_network(pod) && is_meshed(pod);
         for pod in pods.iter().filter(keeps) {
             *left.entry(name(pod).namespace).or_default() += 1;
@@ -235,9 +233,9 @@ impl<'a> ProxyRemoval<'a> {
     }
 }
 
-/// Longest wait until so many proxies have applied a step: each of them can be queried once more after [`BASE`], even if
-/// all that are queried before it are silent. So a proxy of a large mesh does not count as untold because others are
-/// silent.
+/// Longest wait until this many proxies have applied a step. Each of them can be queried once more after [`BASE`], even
+/// if all that are queried before it do not answer. So a proxy of a large mesh does not count as untold because others
+/// do not answer.
 fn limit(proxies: usize) -> Duration {
     BASE.saturating_add(round(proxies))
 }
@@ -274,7 +272,7 @@ async fn all_take(
                 taken.insert(pod);
             }
         }
-        // A few silent ones do not take the time of all.
+        // A few proxies that do not answer must not use up the time of all.
         end = end.min((begin + BASE).max(Instant::now()) + round(now.len()));
         let all_have = now.is_empty();
         left = Some(now.into_iter().collect());
@@ -319,7 +317,7 @@ fn taken(config: &str) -> Option<Removal> {
     config.pointer("/policy/removal")?.as_str()?.parse().ok()
 }
 
-/// The connections of a pod in its node's network do not pass its proxy.
+/// Whether a pod has its own network. Connections of a pod in its node's network do not pass its proxy.
 fn has_own_network(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true))
 }

@@ -35,7 +35,8 @@ const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
 /// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
-/// Longest wait for the supervisors of node proxies. Once their agents have gone they serve what they have for two minutes.
+/// Longest wait for the supervisors of node proxies. After their agents have ended, they continue to serve for two
+/// minutes.
 const SUPERVISOR_LIMIT: Duration = Duration::from_secs(150);
 /// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
@@ -287,8 +288,9 @@ impl MeshRemoval {
         }
     }
 
-    /// Waits until the supervisors of node proxies have ended, and ends those that have not. Kubernetes looks at a namespace that
-    /// still has pods again after half of the time that they may take to end, which is a day here, or within five minutes.
+    /// Waits until the supervisors of node proxies have ended, and kills those that have not. Otherwise the deletion of
+    /// the namespace would be slow: while pods are left, Kubernetes looks at it again only after half of the pods'
+    /// grace period, which is a day here, or after five minutes.
     async fn supervisors_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(SUPERVISORS);
         match self.none_left(&ours, "a supervisor of node proxies", SUPERVISOR_LIMIT).await {
@@ -364,9 +366,10 @@ impl MeshRemoval {
     }
 }
 
-/// These values with all optional objects: the observer and its readers, the rights to publish roots and to sign certificates of pods,
-/// and the admission policies. `kubectl apply` has left what an upgrade without them no longer has: an unused
-/// right is a right all the same, and an admission policy goes on rejecting objects.
+/// These values with all optional objects: the observer and its readers, the rights to publish roots and to sign
+/// certificates of pods, and the admission policies. An earlier installation may have had them, and `kubectl apply`
+/// keeps objects that the newer values lack. An unused right is still a right, and an admission policy still rejects
+/// objects.
 fn with_all_parts(mut values: Values) -> Values {
     values.observer.enabled = true;
     values.identity.cluster_trust_bundle = true;
@@ -374,7 +377,7 @@ fn with_all_parts(mut values: Values) -> Values {
     values.waypoints.enabled = true;
     values.identity.workload_api.volume = WorkloadApiVolume::HostPath;
     if values.observer.readers.is_empty() {
-        // Only the name of the binding counts here.
+        // Only the name of the binding matters here.
         values.observer.readers.push(serde_json::Map::new());
     }
     values

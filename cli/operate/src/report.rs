@@ -45,7 +45,7 @@ struct Summary<'a> {
     missing: &'a [String],
 }
 
-/// Writes a report; returns what could not be gathered. `history` is asked with the rights of the user.
+/// Writes a report; returns what could not be gathered. `history` is queried with the user's own rights.
 ///
 /// # Errors
 /// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else

@@ -86,7 +86,8 @@ pub async fn instances(
     Ok(named(&running))
 }
 
-/// Takes over in which processes the supervisors of nodes have pods run, which may be others than their settings say now.
+/// Applies the reports of the nodes' supervisors on the processes of pods, which may differ from the pods' present
+/// settings.
 fn place(running: &mut [RunningPod], mut processes: BTreeMap<PodName, ProxyProcess>) {
     let is_of_node =
         |one: &&mut RunningPod| one.proxy.as_ref().is_some_and(ProxyProcess::is_of_node);
@@ -111,8 +112,7 @@ fn named(running: &[RunningPod]) -> Vec<StatInstance> {
     running.iter().map(instance).collect()
 }
 
-/// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web`
-/// are two.
+/// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web` are two workloads.
 fn alike(running: &[RunningPod]) -> BTreeSet<(&str, &str)> {
     let (mut kinds, mut alike) = (BTreeMap::new(), BTreeSet::new());
     for one in running {

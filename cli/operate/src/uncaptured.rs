@@ -189,7 +189,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_silent_proxies_are_left_out_once_the_time_is_over_and_counted() {
         let begin = Instant::now();
-        // Only the last of them would answer.
+        // Only the last one would answer.
         let ask = async |pod: &PodName| {
             if pod.name != "web-1999" {
                 std::future::pending::<()>().await;

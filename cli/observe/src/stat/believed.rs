@@ -1,7 +1,7 @@
-//! What is believed of a page that came from a pod: an application in it may have written the page.
+//! Limits which parts of a page from a pod are used, because an application in the pod may have written the page.
 //!
-//! A proxy counts what its own workload calls and answers. What a page says of other workloads is left out, and what it
-//! names is bounded, in number and in length.
+//! A proxy counts the requests that its own workload sends and answers. Statements about other workloads are left out,
+//! and the number and length of names are limited.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::{NamespacedName, ProxyCounters, StatInstance};
 use crate::admin::AdminReply;
 use crate::metrics::{self, Sample};
 
-/// Most edges of one proxy: each of its workers counts 256.
+/// Most edges of one proxy. Each of its workers counts 256.
 pub(super) const MAX_EDGES: usize = 2_048;
 /// Most rules of routes of one proxy.
 pub(super) const MAX_ROUTES: usize = 1_024;
@@ -18,19 +18,19 @@ pub(super) const MAX_ROUTES: usize = 1_024;
 const MAX_CAUSES: usize = 64;
 /// Most bounds of durations of one edge or rule.
 const MAX_BOUNDS: usize = 64;
-/// Longest label, in bytes: a route is named by its kind, its namespace and its name.
+/// Longest label, in bytes. The longest is a route's: its kind, its namespace and its name.
 const MAX_LABEL: usize = 400;
-/// Longest identity: what SPIFFE permits.
+/// Longest identity, as in SPIFFE.
 const MAX_IDENTITY: usize = 2_048;
-/// What a proxy calls both ends of the edges beyond its own bound.
+/// The name that a proxy gives to both ends of the edges beyond its own limit.
 const OTHER: &str = "other";
 
 impl ProxyCounters {
-    /// What the proxy of this instance can know itself of a response to `/metrics` that has just arrived, and how many
-    /// samples were left out.
+    /// The part of a response to `/metrics` that the proxy of this instance can know itself, and how many samples were
+    /// left out. The response must have just arrived.
     ///
     /// # Errors
-    /// The response is not a page of metrics; the text says why.
+    /// If the response is not a page of metrics. The text gives the reason.
     pub fn of_instance(reply: &AdminReply, own: &StatInstance) -> Result<(Self, u64), String> {
         if reply.status != 200 {
             return Err(reply.why_no_metrics());
@@ -44,7 +44,7 @@ impl ProxyCounters {
         Ok((counters, left_out + beyond))
     }
 
-    /// Drops what is beyond the bounds, and returns how much that was.
+    /// Removes what exceeds the limits. Returns how much that was.
     fn bound(&mut self) -> u64 {
         let before = self.edges.len() + self.routes.len();
         let last = self.edges.keys().nth(MAX_EDGES).cloned();
@@ -67,7 +67,8 @@ impl ProxyCounters {
     }
 }
 
-/// Whether a sample is of this instance, or of none. An edge beyond the proxy's own bound becomes one of the instance.
+/// Whether a sample is about this instance or about none. An edge beyond the proxy's own limit is attributed to this
+/// instance.
 fn is_believed(sample: &mut Sample, own: &StatInstance) -> bool {
     if !sample.value.is_finite() || sample.value < 0.0 {
         return false;

@@ -1,4 +1,4 @@
-//! What was counted between two scrapes, as counts rather than rates: a history is made of them.
+//! The counts between two scrapes. A history consists of counts rather than rates.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 pub struct MeshGrowth {
     /// The time between the scrapes.
     pub seconds: f64,
-    /// Every workload that is there, by namespace and name.
+    /// Every workload that exists, by namespace and name.
     pub workloads: Vec<WorkloadGrowth>,
     /// Every edge on which something was counted.
     pub edges: Vec<EdgeGrowth>,
@@ -27,7 +27,7 @@ pub struct MeshGrowth {
     pub detached: Vec<String>,
     /// Instances whose certificate has expired, by namespace and name.
     pub expired: Vec<NamespacedName>,
-    /// What clients have counted of each instance, of workloads that have several.
+    /// What clients have counted of each instance of workloads with several instances.
     pub instances: Vec<InstanceGrowth>,
 }
 
@@ -38,7 +38,7 @@ pub struct WorkloadGrowth {
     pub name: NamespacedName,
     /// How many instances it has.
     pub instances: u32,
-    /// How many of them take traffic.
+    /// How many of them are ready for traffic.
     pub ready: u32,
     /// Whether it has proxies.
     pub meshed: bool,
@@ -71,11 +71,11 @@ pub struct EdgeGrowth {
 }
 
 impl Scrape {
-    /// Takes over what `before` has and this scrape has not: the counters of proxies that did not answer,
-    /// and of edges that a proxy no longer shows because they are idle. Without them the next answer
-    /// would look like that many new requests.
+    /// Takes over from `before` what this scrape lacks: the counters of proxies that did not answer, and of edges that
+    /// a proxy no longer shows because they are idle. Otherwise all counts in their next answer would look like new
+    /// requests.
     pub fn remember(&mut self, before: &Self) {
-        // A proxy that starts while the mesh is observed has counted nothing before.
+        // A proxy that starts during the observation has counted nothing before it.
         self.unknown.retain(|name| before.unknown.contains(name));
         for instance in &self.instances {
             let name = (instance.namespace.clone(), instance.name.clone());
@@ -90,7 +90,7 @@ impl Scrape {
                 expired: false,
                 state: ProxyState::default(),
             });
-            // Those that are counted now go before those that are idle, which the proxy forgets, too.
+            // Edges that are counted now are kept before idle ones, which the proxy forgets, too.
             for (ends, counts) in &earlier.edges {
                 if now.edges.len() >= MAX_EDGES {
                     break;
@@ -106,7 +106,7 @@ impl Scrape {
         }
     }
 
-    /// What clients have counted of each instance, of workloads that have several.
+    /// What clients have counted of each instance of workloads with several instances.
     fn grown_instances(&self, before: &Self) -> Vec<InstanceGrowth> {
         let workload = |one: &StatInstance| (one.namespace.clone(), one.workload.clone());
         let mut numbers: BTreeMap<NamespacedName, usize> = BTreeMap::new();

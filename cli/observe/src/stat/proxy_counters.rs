@@ -28,33 +28,33 @@ const WRITTEN: &str = "leno_tcp_written_bytes_total";
 const UNCONNECTED: &str = "leno_connect_failures_total";
 /// Retries, by edge.
 pub(super) const RETRIES: &str = "leno_retries_total";
-/// What the mesh itself failed, by edge and cause.
+/// Requests and connections that the mesh itself failed, by edge and cause.
 pub(super) const ERRORS: &str = "leno_errors_total";
 /// Workers that eject the endpoint now, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
 /// The name of a server that the client's proxy did not look up, because it refused the connection at once.
 const UNKNOWN: &str = "(unknown)";
-/// Connections that a proxy refused or slowed before it knew their other end, with the cause that a report has.
+/// Connections that a proxy refused or delayed before it knew their other end, with the cause that a report shows.
 const REFUSED: [(&str, &str); 4] = [
     ("leno_plaintext_refused_total", "plaintext-refused"),
     ("leno_unresolved_refused_total", "unresolved"),
-    // They were served in the end.
+    // Delayed connections, which were served in the end.
     ("leno_connections_slowed_total", "connections-slowed"),
-    // Its reason is a label.
+    // The cause is the label `reason`.
     ("leno_connections_refused_total", ""),
 ];
-/// When the proxy's certificate ends, in seconds since 1970.
+/// When the proxy's certificate expires, in seconds since 1970.
 pub(super) const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 /// The identity that the proxy proves, as a label.
 pub(crate) const IDENTITY: &str = "leno_identity_info";
 /// Whether the control plane is connected.
 pub(super) const CONNECTED: &str = "leno_discovery_connected";
-/// All that are by edge.
+/// All families that are counted by edge.
 pub(super) const KNOWN: [&str; 11] =
     [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
 
-/// The families of an edge or a rule that only grow, as a Prometheus has them. Connections that were refused before their
-/// other end was known are missing: their samples name neither end.
+/// The families of edges and rules that only grow, as a Prometheus records them. Connections that were refused before
+/// their other end was known are not included, because their samples name neither end.
 pub(crate) const COUNTERS: [&str; 14] = [
     REQUESTS,
     GRPC,
@@ -71,16 +71,16 @@ pub(crate) const COUNTERS: [&str; 14] = [
     "leno_route_retries_total",
     "leno_route_request_duration_seconds_bucket",
 ];
-/// Those that may shrink.
+/// The families that may shrink.
 pub(crate) const GAUGES: [&str; 2] = [OPEN, EJECTED];
 
-/// The status of a request that its client gave up before there was a response.
+/// The status of a request that its client abandoned before there was a response.
 const GIVEN_UP: &str = "499";
 /// The cause of requests and connections that an authorization policy denies.
 pub const DENIED: &str = "authorization-denied";
-/// The grpc-status of calls that the server failed: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and
-/// DATA_LOSS. What the client did wrong, such as INVALID_ARGUMENT or RESOURCE_EXHAUSTED, is none of them, as
-/// a status below 500 is none.
+/// The grpc-status of calls that the server failed: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS.
+/// Mistakes of the client, such as INVALID_ARGUMENT or RESOURCE_EXHAUSTED, are not included, as with HTTP statuses
+/// below 500.
 const GRPC_FAILED: [&str; 5] = ["2", "4", "13", "14", "15"];
 
 /// Namespace and name: of an instance, or of a workload.
@@ -101,7 +101,7 @@ pub struct ProxyCounters {
     pub(super) detached: bool,
     /// Whether its certificate has expired.
     pub(super) expired: bool,
-    /// What it reports of itself.
+    /// What it reports about itself.
     pub(super) state: ProxyState,
 }
 
@@ -119,12 +119,12 @@ pub(super) struct EdgeEnds {
 /// The counters between two ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairCounts {
-    /// Requests by the class of their status: the first is 1xx, or a status that is none.
+    /// Requests by the class of their status. The first class is 1xx; it also contains invalid statuses.
     pub classes: [f64; 5],
-    /// Those of them that their client gave up before there was a response; they are counted as 4xx.
+    /// Requests among them that the client abandoned before there was a response. They are counted as 4xx.
     pub given_up: f64,
-    /// gRPC calls that ended with a status of the server's failure. Those that the mesh itself answered
-    /// are in `classes` with the HTTP status that this stands for as well.
+    /// gRPC calls that ended with a status of the server's failure. If the mesh itself answered a call, the call is
+    /// also in `classes`, with the corresponding HTTP status.
     pub grpc_failed: f64,
     /// Durations of the requests.
     pub durations: CumulativeHistogram,
@@ -150,7 +150,7 @@ impl ProxyCounters {
     /// The counters in a response to `/metrics` that has just arrived.
     ///
     /// # Errors
-    /// The response is not a page of metrics; the text says why.
+    /// If the response is not a page of metrics. The text gives the reason.
     pub fn of(reply: &AdminReply) -> Result<Self, String> {
         Self::at(reply, Instant::now())
     }
@@ -188,7 +188,7 @@ impl ProxyCounters {
     }
 }
 
-/// The ends of refused connections, of which the proxy's own is not known yet, and the cause.
+/// The ends of refused connections and the cause. The proxy's own end is not known yet.
 fn refused(sample: &Sample) -> Option<(EdgeEnds, String)> {
     let (_, cause) = REFUSED.iter().find(|(name, _)| *name == sample.name)?;
     let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
@@ -201,7 +201,7 @@ fn refused(sample: &Sample) -> Option<(EdgeEnds, String)> {
 }
 
 impl ProxyCounters {
-    /// The same, with the name of the proxy's instance at its end of connections that it refused.
+    /// The same counters, with the name of the proxy's instance as its end of refused connections.
     pub(super) fn owned_by(mut self, own: &NamespacedName) -> Self {
         for inbound in [false, true] {
             let unknown = EdgeEnds { inbound, ..EdgeEnds::default() };
@@ -245,7 +245,7 @@ impl PairCounts {
         self.classes.iter().sum()
     }
 
-    /// The requests that failed: statuses from 500, and those of gRPC that are the server's failure.
+    /// The requests that failed: those with a status from 500, and gRPC calls that the server failed.
     #[must_use]
     pub fn failures(&self) -> f64 {
         let errors: f64 = self.causes.values().sum();
@@ -259,7 +259,7 @@ impl PairCounts {
         self.causes.get(DENIED).copied().unwrap_or_default().min(self.requests())
     }
 
-    /// The requests that the server has answered, well or not.
+    /// The requests that the server answered, successfully or not.
     #[must_use]
     pub fn answered(&self) -> f64 {
         (self.requests() - self.given_up - self.denied()).max(0.0)
@@ -271,7 +271,7 @@ impl PairCounts {
         self.read_bytes + self.written_bytes
     }
 
-    /// Takes a sample of a family, `REQUESTS` and so on.
+    /// Adds a sample of a family, such as `REQUESTS`.
     fn take(&mut self, family: &str, sample: &Sample) {
         let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
         let value = sample.value;
@@ -361,7 +361,7 @@ impl PairCounts {
         ]
     }
 
-    /// The same in the same order.
+    /// The values of the counters, in the same order as `fields`.
     fn values(&self) -> [f64; 12] {
         let [informational, good, redirected, refused, failed] = self.classes;
         [
@@ -380,19 +380,19 @@ impl PairCounts {
         ]
     }
 
-    /// Whether something reached a server. What the mesh itself failed has gone nowhere.
+    /// Whether something reached a server. Requests that the mesh itself failed did not.
     pub(super) fn passed(&self) -> bool {
         let errors: f64 = self.causes.values().sum();
         let errors = errors - self.denied() - self.given_up;
         self.requests() > errors || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
     }
 
-    /// Whether traffic passed or was tried, or connections are open.
+    /// Whether there was traffic or an attempt at it, or connections are open.
     pub(super) fn any(&self) -> bool {
         self.requests() > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
     }
 
-    /// Whether anything at all was counted, attempts that failed included.
+    /// Whether nothing at all was counted, not even failed attempts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.any()

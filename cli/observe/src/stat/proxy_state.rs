@@ -1,5 +1,5 @@
-//! What proxies report of themselves: the connection to the control plane, the certificate, the load, and how often their
-//! policies decided what.
+//! What proxies report about themselves: the connection to the control plane, the certificate, the load, and the
+//! decisions of their policies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +10,23 @@ use super::proxy_counters::{CONNECTED, EXPIRATION, IDENTITY};
 use super::{NamespacedName, Scrape};
 use crate::metrics::Sample;
 
-/// Decisions by policy.
+/// The metric with decisions by policy.
 const DECISIONS: &str = "leno_authorization_total";
 /// Most policies and decisions of one proxy: twice as many policies as a proxy applies, and a default.
 const MAX_DECISIONS: usize = 256;
-/// Most bytes of their names: those of a proxy that applies as many policies as it can have a few dozen each.
+/// Most bytes of their names. If a proxy applies the largest number of policies, each name can have a few dozen bytes.
 const MAX_DECISION_BYTES: usize = 16 * 1024;
-/// The begin of the year 10000, which no certificate reaches, in seconds since 1970. A page that says a later end is not a proxy's.
+/// The begin of the year 10000 in seconds since 1970. No certificate is valid until then, so a later end does not come
+/// from a proxy.
 const NO_CERTIFICATE_S: u64 = 253_402_300_800;
 
-/// What a proxy reports of itself.
+/// What a proxy reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyState {
     /// Whether the control plane is connected; `None` if the proxy has none.
     pub connected: Option<bool>,
-    /// How old its configuration is at least, in seconds: the time since the control plane was heard last, and 0 while it is
-    /// connected.
+    /// The least age of its configuration, in seconds: the time since the control plane last answered, and 0 while it
+    /// is connected.
     pub configuration_age_s: f64,
     /// Services and workloads that it has received.
     pub resources: u64,
@@ -33,18 +34,18 @@ pub struct ProxyState {
     pub rejected: u64,
     /// The identity that it proves.
     pub identity: Option<String>,
-    /// When its certificate ends, in seconds since 1970.
+    /// When its certificate expires, in seconds since 1970.
     pub certificate_ends_s: Option<u64>,
-    /// Connections that it has accepted and that are open.
+    /// Accepted connections that are open.
     pub connections: u64,
-    /// Most connections that it has open.
+    /// The largest number of connections that it keeps open.
     pub max_connections: u64,
     /// Memory that buffers and connections use, in bytes, by the proxy's own accounting.
     pub memory_bytes: u64,
     /// Memory that they may use, in bytes.
     pub memory_budget_bytes: u64,
-    /// How often its policies decided what since it began, by the policy (`shop/web`, `default`) and the decision.
-    /// Shared: a scrape, the one after it and each answer have a copy of the report.
+    /// The number of decisions since the proxy started, by policy (`shop/web`, `default`) and decision. Shared, because
+    /// several scrapes and answers hold copies of the report.
     #[serde(skip)]
     pub decisions: Arc<BTreeMap<(String, String), u64>>,
 }
@@ -58,7 +59,7 @@ pub struct ProxyReport {
     pub workload: String,
     /// The instance.
     pub instance: String,
-    /// Whether the instance takes traffic.
+    /// Whether the instance is ready for traffic.
     pub ready: bool,
     /// Why the proxy did not answer, if it did not.
     pub silent: Option<String>,
@@ -67,13 +68,13 @@ pub struct ProxyReport {
 }
 
 impl ProxyState {
-    /// What is in the samples of a page.
+    /// The state in the samples of a page.
     pub(super) fn of(samples: &[Sample]) -> Self {
         let mut state = Self::default();
         let (mut decisions, mut bytes) = (BTreeMap::new(), 0);
         for sample in samples {
             let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
-            // A cast of a float saturates.
+            // The cast of a float saturates.
             let count = sample.value as u64;
             match sample.name.as_str() {
                 CONNECTED => state.connected = Some(sample.value != 0.0),
@@ -107,7 +108,7 @@ impl ProxyState {
 }
 
 impl Scrape {
-    /// The proxies that were queried, by the order of their instances.
+    /// The proxies that were queried, in the order of their instances.
     #[must_use]
     pub fn proxies(&self) -> Vec<ProxyReport> {
         let of = |one: &super::StatInstance| {
@@ -184,7 +185,7 @@ mod tests {
         let long: String = (0..MAX_DECISIONS)
             .map(|nth| format!("{DECISIONS}{{decision=\"deny\",policy=\"{nth:0396}\"}} 1e300\n"))
             .collect();
-        // Twice: two samples of the same labels are added.
+        // Sent twice, because samples with equal labels are added up.
         let state = ProxyState::of(&crate::metrics::parse(&long.repeat(2)));
         assert_eq!(state.decisions.len(), MAX_DECISION_BYTES / 400);
         assert!(state.decisions.values().all(|count| *count == u64::MAX));

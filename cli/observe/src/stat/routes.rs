@@ -8,7 +8,7 @@ use super::proxy_counters::{DURATIONS, ERRORS, GRPC, REQUESTS, RETRIES};
 use super::{GoldenSignals, NamespacedName, PairCounts, ProxyCounters, Scrape, StatReport, Total};
 use crate::metrics::Sample;
 
-/// The families of a rule of a route, and those of an edge that count the same.
+/// The families of a route's rule, each with the family of an edge that counts the same.
 const FAMILIES: [(&str, &str); 5] = [
     ("leno_route_requests_total", REQUESTS),
     ("leno_route_grpc_responses_total", GRPC),
@@ -44,7 +44,7 @@ pub struct RouteReport {
     pub signals: GoldenSignals,
 }
 
-/// What was counted of a rule of a route.
+/// The increase of counts for a rule of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouteGrowth {
     /// The rule.
@@ -60,7 +60,7 @@ impl RouteReport {
     }
 }
 
-/// The rule in a sample's labels, and the family of an edge that counts the same; `None` for other metrics.
+/// The rule in a sample's labels, and the family of an edge that counts the same. `None` for other metrics.
 pub(super) fn of(sample: &Sample) -> Option<(RouteName, &'static str)> {
     let (_, family) = FAMILIES.iter().find(|(name, _)| *name == sample.name)?;
     let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();

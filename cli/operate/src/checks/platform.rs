@@ -1,4 +1,4 @@
-//! What is particular about a cluster, so that Leno, or the cluster, has to be told of the other.
+//! Finds peculiarities of a cluster because of which Leno or the cluster needs a certain configuration.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use leno_kube::{Api, Client};
 use crate::Error;
 use crate::objects::is_absent;
 
-/// Nodes that are looked at: those of one cluster are of one distribution.
+/// Nodes that are read. All nodes of a cluster usually run the same distribution.
 const NODES: u32 = 20;
 /// Where Cilium keeps its configuration.
 const CILIUM: (&str, &str) = ("kube-system", "cilium-config");
-/// The group of what OpenShift lets pods do.
+/// The API group of OpenShift's rules for what pods may do.
 const OPENSHIFT: &str = "security.openshift.io";
-/// The page that says more.
+/// The page with more details.
 const PAGE: &str = "docs/guide/platforms.md";
 
-/// A check of something particular about a cluster.
+/// A check of a peculiarity of the cluster.
 pub(super) fn check(subject: &str) -> Check {
     Check::new(subject, "Does something particular about this cluster need a setting?")
 }
 
-/// What is known of a cluster.
+/// What is known about a cluster.
 #[derive(Debug, Default)]
 struct Platform {
     groups: Vec<String>,
@@ -33,8 +33,8 @@ struct Platform {
     nodes: Vec<Node>,
 }
 
-/// What has to be done before Leno works in this cluster, given what an installation was told. Nothing if there is
-/// nothing particular about it.
+/// What has to be done before Leno works in this cluster with these values of the installation. Empty if the cluster
+/// has no peculiarities.
 pub(super) async fn platform(
     client: &Client,
     namespace: &str,
@@ -68,7 +68,7 @@ impl Platform {
         all.into_iter().flatten().collect()
     }
 
-    /// Cilium removes other plugins from the nodes' configuration unless it is told not to.
+    /// Cilium disables other CNI plugins on nodes unless it is configured not to.
     fn exclusive(&self) -> Option<CheckResult> {
         let cilium = self.cilium.as_ref()?;
         let exclusive = cilium.get("cni-exclusive").is_none_or(|value| value == "true");
@@ -79,7 +79,7 @@ impl Platform {
         })
     }
 
-    /// A connection to a Service's address gets a pod's address before netfilter rules see it.
+    /// Cilium may replace a Service's address by a pod's address before netfilter rules see the connection.
     fn socket_balancing(&self) -> Option<CheckResult> {
         let cilium = self.cilium.as_ref()?;
         let is =
@@ -108,7 +108,7 @@ impl Platform {
         })
     }
 
-    /// Distributions that keep CNI plugins or their configuration elsewhere than most.
+    /// Some distributions keep CNI plugins or their configuration in unusual folders.
     fn folders(&self, told: &Values) -> Option<CheckResult> {
         let label = |name: &str| {
             let mut nodes = self.nodes.iter();

@@ -188,12 +188,12 @@ mod tests {
 
     use super::*;
 
-    /// Nodes on which agents or pods never end if their names say so.
+    /// Nodes whose agents or pods never end if the node's name says so.
     #[derive(Default)]
     struct Nodes {
         made: RefCell<BTreeSet<String>>,
         interrupted: bool,
-        /// How often another client still deletes all pods.
+        /// How many more times another client deletes all pods.
         removals: Cell<usize>,
     }
 

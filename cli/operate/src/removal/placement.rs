@@ -1,11 +1,11 @@
-//! Which nodes agents may have run on, by the labels that their pods ask for.
+//! Which nodes agents may have run on, according to the labels that their pods require.
 //!
-//! Taints are left out: a node that was tainted later may have had an agent before.
+//! Taints are ignored: a node that was tainted later may have had an agent before.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 use leno_kube::ResourceExt as _;
 
-/// Whether a pod like this may run on a node: by its node selector and by what its affinity requires.
+/// Whether a pod with this specification may run on a node, because of its node selector and its required affinity.
 pub(super) fn may_run(pod: &PodSpec, node: &Node) -> bool {
     let selected = pod.node_selector.iter().flatten();
     let mut selected = selected.map(|(key, value)| node.labels().get(key) == Some(value));
@@ -17,14 +17,14 @@ pub(super) fn may_run(pod: &PodSpec, node: &Node) -> bool {
         && terms.is_none_or(|terms| terms.iter().any(|term| holds(term, node)))
 }
 
-/// Whether a term holds for a node. One without requirements holds for none, as the scheduler has it.
+/// Whether a term matches a node. As in the scheduler, a term without requirements matches no node.
 fn holds(term: &NodeSelectorTerm, node: &Node) -> bool {
     let expressions = term.match_expressions.iter().flatten();
     let fields = term.match_fields.iter().flatten();
     let name = node.name_any();
     let mut all = expressions
         .map(|one| meets(one, node.labels().get(&one.key).map(String::as_str)))
-        // The scheduler has no other field than metadata.name.
+        // The scheduler supports only the field metadata.name.
         .chain(fields.map(|one| meets(one, (one.key == "metadata.name").then_some(&name))))
         .peekable();
     all.peek().is_some() && all.all(|is_so| is_so)

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::object::cleaned;
 use super::scrub::scrubbed;
 
-/// Most bytes of all files before compression: a report is sent by mail and read by people.
+/// Most bytes of all files before compression, because a report is sent by mail and read by people.
 const MAX_BYTES: usize = 128 << 20;
 /// Only the user who creates the file may read it.
 const MODE: u32 = 0o600;

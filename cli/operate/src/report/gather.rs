@@ -35,8 +35,8 @@ const LOG_BOUND: Duration = Duration::from_secs(30);
 const MAX_OBJECTS: usize = 2_000;
 /// Most events of one namespace; Kubernetes keeps them for an hour.
 const MAX_EVENTS: u32 = 500;
-/// The parts of the control plane, by the names of their pods, and the ports of their admin servers; those of a node's proxies
-/// listen in the network namespaces of pods alone.
+/// The parts of the control plane by the names of their pods, with the ports of their admin servers. The proxies of
+/// node mode have no such port: they listen only in the network namespaces of pods.
 const PARTS: [(&str, Option<u16>); 3] = [
     ("leno-controller", Some(ports::ADMIN)),
     ("leno-agent", Some(ports::AGENT_ADMIN)),
@@ -152,7 +152,7 @@ impl ReportContent {
         }
         for namespace in &place.namespaces {
             for kind in Kind::ALL {
-                // Proxies and objectives are no resources of a cluster.
+                // Proxies and objectives exist only in files, not as resources of a cluster.
                 let of_files = matches!(kind, Kind::Proxy | Kind::ServiceLevelObjective);
                 if of_files || matches!(kind, Kind::Namespace | Kind::ConfigMap) {
                     continue;
@@ -288,7 +288,8 @@ fn is_part(pod: &Pod) -> bool {
     PARTS.into_iter().any(|(name, _)| part(pod) == Some(name))
 }
 
-/// The port of the admin server of a control plane's or agent's pod; `None` for others, of which the logs are all there is.
+/// The port of the admin server of a pod of the control plane or an agent; `None` for pods of which only the logs are
+/// included.
 fn port_of(pod: &Pod) -> Option<u16> {
     PARTS.into_iter().find(|(name, _)| part(pod) == Some(name))?.1
 }

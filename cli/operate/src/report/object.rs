@@ -1,5 +1,4 @@
-//! Removes users' private values from objects: values of environment variables, headers,
-//! annotations.
+//! Removes users' private values from objects, such as values of environment variables, headers and annotations.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Removes secrets from texts: anything that looks like one, even if it is not.
+//! Removes secrets from texts. Texts that only look like secrets are removed as well.
 
 use std::sync::LazyLock;
 
@@ -64,7 +64,7 @@ fn kept(found: &Captures<'_>) -> Vec<u8> {
     [part("before"), REMOVED.as_bytes(), part("after")].concat()
 }
 
-/// Whether digits and letters are mixed as in no natural word and no path.
+/// Whether digits and letters are mixed as in no natural word or path.
 fn is_mixed(text: &[u8]) -> bool {
     let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = text.iter().filter(|byte| byte.is_ascii_alphabetic()).count();

@@ -1,4 +1,4 @@
-//! Reads the end of a log: the newest lines tell most.
+//! Reads the end of a log, because the newest lines are the most useful.
 
 use std::io;
 use std::time::Duration;
