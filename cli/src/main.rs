@@ -15,7 +15,7 @@ use commands::{
     uninstall, up, upgrade, why,
 };
 
-/// The version, and whether it was built with the FIPS module.
+/// The version. It also tells whether the program was built with the FIPS module.
 const VERSION: &str = match cfg!(feature = "fips") {
     true => concat!(env!("CARGO_PKG_VERSION"), "+fips"),
     false => env!("CARGO_PKG_VERSION"),

@@ -185,9 +185,9 @@ impl<'a> ProxyRemoval<'a> {
         Ok(leno_resources::removal(&notes(self.client, self.namespace).await?))
     }
 
-    /// Writes a step, or a later one if that was already written. It is written even if unchanged,
-    /// and only over the version that was read: the control plane may be about to take back the
-    /// step, based on an earlier version, and another removal may have started.
+    /// Writes a step, or a later one if that was already written. Writes it even if it is unchanged, and only over the
+    /// version that was read. The control plane may be about to cancel the step because of an earlier version, and
+    /// another removal may have started.
     async fn say(&mut self, step: Removal) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let what = || format!("annotate Namespace {}", self.namespace);

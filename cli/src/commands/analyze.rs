@@ -73,7 +73,7 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
     Ok(errors == 0 && !(analyze.strict && warnings > 0))
 }
 
-/// What is looked at.
+/// What is analyzed.
 enum Subject {
     /// Files, and the addresses of the mesh.
     Files(Vec<PathBuf>, MeshRanges),
@@ -125,7 +125,7 @@ impl Analyze {
     }
 }
 
-/// The namespace that a word may be the name of.
+/// The namespace that a word may name.
 fn namespace(word: &Path) -> Option<String> {
     let name = word.to_str()?;
     leno_types::check_label("namespace", name).ok().map(|()| name.to_owned())

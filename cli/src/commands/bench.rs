@@ -1,4 +1,5 @@
-//! `leno bench`: starts `leno-bench`, a program of its own, so that the `leno` that people install has no lab in it.
+//! `leno bench`: starts `leno-bench`, which is a separate program so that the installed `leno` does not contain the
+//! lab.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -17,10 +18,10 @@ pub(crate) struct Bench {
     arguments: Vec<OsString>,
 }
 
-/// Becomes `leno-bench`; returns only if that fails.
+/// Replaces this process by `leno-bench`; returns only if that fails.
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
     let found = program::find("leno-bench").ok_or_else(|| program::missing("leno-bench"))?;
-    // Its usage texts then say `leno bench`.
+    // The usage texts of `leno-bench` then say `leno bench`.
     let failed = Command::new(&found).arg0("leno bench").args(&bench.arguments).exec();
     Err(anyhow!(failed)).with_context(|| format!("starting {}", found.display()))
 }

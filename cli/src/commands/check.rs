@@ -59,7 +59,7 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         return of_cluster(check);
     }
     let name = match check.mesh.name() {
-        // The machine is looked at all the same, and what a killed run of this name left.
+        // The machine is checked all the same, and so are the remains of a killed run with this name.
         Err(Error::NotNamed(none)) if none.is_empty() => DEFAULT_MESH.to_owned(),
         other => other?,
     };
@@ -94,8 +94,8 @@ fn of_kernel(output: OutputForm) -> Result<bool> {
     Ok(found.ready)
 }
 
-/// Whether namespaces refuse their pods by what they say of proxies. `None` if none does, and for a user who
-/// may not list them: such a pod's creator is told why as well.
+/// Whether namespaces have settings of proxies because of which their pods are refused. `None` if none has, and for a
+/// user who may not list namespaces; creators of such pods are also told the reason.
 fn modes(
     settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
 ) -> Result<Option<CheckResult>> {
@@ -131,7 +131,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
     Ok(is_well(&found))
 }
 
-/// What is found about an installation.
+/// The findings about an installation.
 pub(crate) async fn of_installation(
     client: &leno_kube::Client,
     namespace: &str,

@@ -1,12 +1,12 @@
-//! A table of columns that are as wide as what is in them.
+//! Tables with columns as wide as their content.
 
-/// Between two columns.
+/// The gap between two columns.
 const GAP: &str = "  ";
 
-/// A column: its heading, and whether it is of numbers.
+/// A column: its heading, and its alignment.
 pub(crate) type Column = (&'static str, Alignment);
 
-/// The side at which the cells of a column stand.
+/// The side to which the cells of a column are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alignment {
     Left,

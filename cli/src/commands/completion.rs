@@ -1,7 +1,7 @@
-//! `leno completion`, and what the scripts that it prints ask for.
+//! `leno completion`, and the answers to the scripts that it prints.
 //!
-//! A script calls `leno` with the words of the line and the variable [`VARIABLE`]; the answer is what may come
-//! next: commands, options, their values, files, and the names of what runs.
+//! A script calls `leno` with the words of the line and the variable [`VARIABLE`]. The answer is what may come next:
+//! commands, options, their values, files, and names in running meshes.
 
 mod names;
 
@@ -15,15 +15,15 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use names::{instances, meshes, namespaces, values};
 
-/// Has `leno` complete a line instead of running it.
+/// If this variable is set, `leno` completes a line instead of running it.
 const VARIABLE: &str = "LENO_COMPLETE";
-/// Has it do so as root, which knows what runs, if sudo needs no password.
+/// If this variable is set as well, `leno` does so as root if sudo needs no password. Only root knows what runs.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
-/// zsh loads a file of its `fpath` at the first Tab, which is then to be answered.
+/// zsh loads the file from its `fpath` at the first Tab. This line answers that first Tab.
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
-/// Commands whose arguments name what runs on this machine.
+/// Commands whose arguments name something that runs on this machine.
 const OF_MESHES: [&str; 26] = [
     "analyze",
     "authz",
@@ -79,7 +79,7 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     Ok(true)
 }
 
-/// Completes a line and ends the process, if that is what it was started for.
+/// If this process was started to complete a line, completes it and ends the process.
 pub(crate) fn complete(command: fn() -> Command) {
     if std::env::var_os(VARIABLE).is_none() {
         return;
@@ -92,7 +92,7 @@ pub(crate) fn complete(command: fn() -> Command) {
     CompleteEnv::with_factory(|| completing(command())).var(VARIABLE).complete();
 }
 
-/// The command, with what completes those of its arguments that the parser knows no values of.
+/// The command, with completers for arguments whose values the parser does not know.
 fn completing(command: Command) -> Command {
     let of_meshes = OF_MESHES.contains(&command.get_name());
     let command = command.mut_args(|argument| match argument.get_id().as_str() {
@@ -110,17 +110,17 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
-/// Becomes the same command as root. Comes back where that needs a password.
+/// Runs the same command as root instead of this process. Returns if that needs a password.
 fn as_root() {
     let Ok(program) = std::env::current_exe() else { return };
     let may = Process::new("sudo").args(["-n", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {
         return;
     }
-    // What the script has set, which sudo would leave out.
+    // The variables that the script has set, which sudo would drop.
     let set = std::env::vars().filter(|(name, _)| name == VARIABLE || name.starts_with("_CLAP_"));
     let set = set.map(|(name, value)| format!("{name}={value}"));
-    // It comes back only if sudo cannot be started; then the line is completed without names.
+    // This returns only if sudo cannot be started. The line is then completed without names.
     let _error = Process::new("sudo")
         .args(["-n", "env"])
         .args(set)

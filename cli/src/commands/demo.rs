@@ -52,7 +52,7 @@ pub(crate) struct Demo {
     output: OutputForm,
 }
 
-/// Runs the demo; false when something it should prove did not hold.
+/// Runs the demo. Returns false if something that it should prove is not true.
 pub(crate) fn run(demo: &Demo) -> Result<bool> {
     super::block_on(show_all(demo))
 }
@@ -68,7 +68,7 @@ async fn show_all(demo: &Demo) -> Result<bool> {
     let signals = ended.iter_mut().map(|one| Box::pin(one.recv()));
     tokio::select! {
         shown = prove(demo) => shown,
-        // What runs is removed on the way out.
+        // The shop is removed when this returns.
         _ = futures_util::future::select_all(signals) => bail!("interrupted; the shop is removed"),
     }
 }

@@ -55,16 +55,16 @@ pub(crate) struct Proxy {
     output: OutputForm,
 }
 
-/// What is known of a proxy.
+/// What is known about a proxy.
 #[derive(Debug, Serialize)]
 struct Report {
     /// The status in Kubernetes; `None` for `leno up`.
     pod: Option<ProxyPod>,
     /// Why the proxy does not serve; `None` if it does.
     not_ready: Option<String>,
-    /// What it says of itself.
+    /// What it reports about itself.
     config: Option<Value>,
-    /// Endpoints that it ejects now; `None` where that is not known.
+    /// Endpoints that it ejects now; `None` if that is not known.
     ejected: Option<Vec<EjectedEndpoint>>,
     /// Why the ejected endpoints are unknown; `None` if they are known.
     unknown: Option<String>,
@@ -87,7 +87,7 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
     Ok(report.not_ready.is_none() && report.unknown.is_none())
 }
 
-/// The instance of a mesh of `leno up` that is meant, which has a proxy.
+/// The instance of a mesh of `leno up` that the user means. It must have a proxy.
 fn meshed_instance<'s>(
     status: &'s MeshStatus,
     namespace: Option<&str>,
@@ -129,7 +129,7 @@ fn of_cluster(proxy: &Proxy, target: &ClusterTarget) -> Result<Report> {
     Ok(Report { ejected: metrics.ok().as_ref().and_then(ejected), ..report })
 }
 
-/// The endpoints that a proxy ejects, of an answer to `/metrics`.
+/// The endpoints that a proxy ejects, from an answer to `/metrics`.
 fn ejected(reply: &AdminReply) -> Option<Vec<EjectedEndpoint>> {
     (reply.status == 200).then(|| EjectedEndpoint::of(&leno_observe::metrics::parse(&reply.body)))
 }
@@ -151,7 +151,7 @@ fn report(
     Report { pod, not_ready, config, ejected: None, unknown }
 }
 
-/// What an answer to `/config` says.
+/// The content of an answer to `/config`.
 fn read(reply: &AdminReply) -> Result<Value, String> {
     if reply.status != 200 {
         return Err(format!("HTTP {}: {}", reply.status, reply.body.trim()));

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::{RunningMesh, print};
 
-/// How often the end of a mesh is looked for.
+/// How often to check whether the mesh has ended.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Ends a mesh that `leno up` runs, as Ctrl-C in its terminal does, and waits until it is gone
@@ -36,7 +36,7 @@ pub(crate) struct Down {
 pub(crate) fn run(down: &Down) -> Result<bool> {
     let name = down.mesh.name()?;
     let layout = Layout::new(&name)?;
-    // It ends without its status too, should that be gone or damaged.
+    // The mesh can also be ended if its status is missing or damaged.
     let status = match MeshStatus::read(&layout) {
         Err(error @ (Error::NotRunning { .. } | Error::NeedsRoot)) => return Err(error.into()),
         other => other,

@@ -29,7 +29,7 @@ pub(crate) struct Exec {
     command: Vec<OsString>,
 }
 
-/// Comes back only when the command could not be run; says why, and gives the exit code.
+/// Returns only if the command could not be run; then prints why and returns the exit code.
 pub(crate) fn run(exec: &Exec) -> ExitCode {
     let namespace = exec.namespace.as_deref();
     let (error, code) = match exec.mesh.name() {

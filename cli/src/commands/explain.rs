@@ -77,7 +77,7 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
     Ok(true)
 }
 
-/// By the state of the control plane, and what the client's proxies eject now.
+/// Uses the state of the control plane, and the endpoints that the client's proxies eject now.
 fn of_machine(name: &str, question: &ExplainQuestion) -> Result<Explanation> {
     let mut explanation = leno_local::analysis::running(name)?.explain(question)?;
     let (namespace, workload) = (&explanation.client.namespace, &explanation.client.workload);
@@ -93,7 +93,7 @@ fn eject(explanation: &mut Explanation, ejected: &[EjectedEndpoint]) {
     }
 }
 
-/// By the objects that the control plane follows, and what the client's proxies eject now.
+/// Uses the objects that the control plane follows, and the endpoints that the client's proxies eject now.
 fn of_cluster(
     explain: &Explain,
     target: &ClusterTarget,
@@ -117,7 +117,7 @@ fn of_cluster(
     Ok(explanation)
 }
 
-/// The mesh of a cluster, the objects that cannot be read, and what could not be asked for.
+/// The mesh of a cluster, the objects that cannot be read, and a description of what is unknown.
 pub(super) fn cluster(
     namespace: Option<&str>,
     target: &ClusterTarget,

@@ -1,4 +1,5 @@
-//! The figures of `leno stat`, `leno edges`, `leno routes` and `leno top`: of which mesh and time, and how they are shown.
+//! The figures of `leno stat`, `leno edges`, `leno routes` and `leno top`: which mesh and time they cover, and how they
+//! are shown.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -18,13 +19,13 @@ use super::order::RowOrder;
 use super::recorded::{PrometheusUrl, Recorded};
 use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
 
-/// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
+/// Moves to the first line of the terminal and clears it, so that the next report replaces the last one.
 const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 
-/// The time that a Prometheus is asked for where none is given: five scrapes at its usual interval.
+/// The window for which a Prometheus is queried if none is given: five scrapes at the usual interval.
 const RECORDED: Duration = Duration::from_mins(5);
 
-/// The least time until a Prometheus is asked again: it has nothing new before its next scrape.
+/// The shortest pause between two queries of a Prometheus: it has nothing new before its next scrape.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
 /// Figures that are wanted, and how.
@@ -72,7 +73,7 @@ enum Form {
     Json,
 }
 
-/// What is shown of a report.
+/// Which part of a report is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportView {
     /// Workloads and edges.
@@ -81,18 +82,18 @@ pub(crate) enum ReportView {
     Routes,
 }
 
-/// The window: a rate over a shorter one means nothing, and a longer one takes too long to wait for.
+/// Parses a window. A rate over a shorter one means nothing, and a longer one takes too long to wait for.
 pub(crate) fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }
 
-/// What the history holds.
+/// Parses a time up to now. The bounds are those of the history.
 pub(crate) fn since(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
 }
 
 impl Figures {
-    /// Shows what is wanted until it ends.
+    /// Shows the figures until that ends.
     pub(crate) fn run(&self, view: ReportView) -> Result<bool> {
         let shown = |report: StatReport| {
             let report = self.order.of(report);
@@ -172,7 +173,7 @@ fn nothing(report: &StatReport, what: &str) -> String {
     format!("{what} in {:.1} s\n", report.window_s)
 }
 
-/// Workloads and edges, and what success rates do not show.
+/// Workloads and edges, and problems that success rates do not show.
 fn mesh(report: &StatReport, is_wide: bool) -> String {
     let mut text = table::workloads(report, is_wide);
     text += "\n";
@@ -194,7 +195,7 @@ fn mesh(report: &StatReport, is_wide: bool) -> String {
     text
 }
 
-/// What a view shows of the time up to now, from the history of a mesh, and how much was too much for the history.
+/// The view on the time up to now from the history of a mesh, and a note on what the history could not hold.
 ///
 /// # Errors
 /// If the observer of the mesh does not answer.
@@ -221,7 +222,7 @@ async fn before_now(
     Ok((StatReport { mesh: history.name(report.mesh.clone()), ..report }, left_out))
 }
 
-/// The paths of a mesh of this machine that has this namespace.
+/// The paths of a mesh on this machine, after a check that the mesh has this namespace.
 fn of_machine(mesh: &str, namespace: Option<&str>) -> Result<Layout> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
@@ -240,16 +241,16 @@ fn of_namespace(report: StatReport, namespace: Option<&str>) -> StatReport {
     }
 }
 
-/// Reports that are wanted: of which mesh, and how long each looks.
+/// A request for reports: of which mesh, and over how long a window each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportRequest<'a> {
     pub(crate) mesh: &'a AnyMesh,
     /// What concerns this namespace only.
     pub(crate) namespace: Option<&'a str>,
     pub(crate) window: Duration,
-    /// Whether a report follows the first.
+    /// Whether more reports follow the first.
     pub(crate) goes_on: bool,
-    /// A Prometheus that is asked for the last minutes, each time after a window.
+    /// The Prometheus to query instead, once after each window.
     pub(crate) prometheus: Option<&'a PrometheusUrl>,
 }
 
@@ -290,7 +291,7 @@ pub(crate) async fn reports(
     }
 }
 
-/// A cluster may run much that is none of the mesh's.
+/// Leaves out what does not belong to the mesh: a cluster may run much else.
 fn meshed(mut report: StatReport) -> StatReport {
     report.workloads.retain(|workload| workload.meshed);
     report
@@ -308,7 +309,7 @@ async fn follow(
     loop {
         tokio::time::sleep_until(end.into()).await;
         end = Instant::now() + wanted.window;
-        // Where more follow, a proxy that answers again is asked again.
+        // If more reports follow, proxies that did not answer are queried again.
         let now = take((!wanted.goes_on).then_some(&before)).await?;
         shown(of_namespace(of(now.since(&before)), wanted.namespace))?;
         if !wanted.goes_on {

@@ -20,11 +20,11 @@ use super::{
     NodeOfCluster, OutputForm, RunningMesh, block_on, print, print_json, print_raw, table,
 };
 
-/// How often changes are fetched: the kernel wakes no reader, since that would cost each connection more than
+/// How often changes are fetched. The kernel does not wake a reader, because that would cost each connection more than
 /// its accounting.
 const POLL: Duration = Duration::from_millis(50);
 
-/// What `--peer` takes besides workloads.
+/// The values of `--peer` that are no workloads.
 const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 
 /// Lists the connections of workloads, open and just closed, or follows them as they change
@@ -243,7 +243,7 @@ fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()>
     Ok(())
 }
 
-/// Checks that the mesh has what is asked for by name.
+/// Checks that the mesh has the workload and the namespace that the user names.
 fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
     if let Some(namespace) = &flows.namespace {
         status.has_namespace(namespace)?;
@@ -254,7 +254,7 @@ fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
         if status.instances.iter().any(is_one) {
             continue;
         }
-        // An instance is refused as well: the kernel counts by workload.
+        // Instances are refused as well, because the kernel counts by workload.
         let of_instance = |one: &&InstanceStatus| names(wanted, &one.namespace, &one.name);
         match status.instances.iter().find(of_instance) {
             Some(one) => bail!(
@@ -270,7 +270,7 @@ fn check_names(flows: &Flows, status: &MeshStatus) -> Result<()> {
     Ok(())
 }
 
-/// Whether a workload is meant by its name, or by namespace and name.
+/// Whether a text means this workload, by its name or by namespace and name.
 fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
     match wanted.split_once('/') {
         Some(full) => full == (namespace, workload),
@@ -278,7 +278,7 @@ fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
     }
 }
 
-/// Prints changes until a signal. The reader's end then has the kernel write no more of them.
+/// Prints changes until a signal. When the reader ends, the kernel stops writing them.
 async fn follow(flows: &Flows, view: &FlowView) -> Result<bool> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut events = view.follow()?;
@@ -319,7 +319,7 @@ fn print_changes(flows: &Flows, events: &mut FlowEvents<'_>, lost: &mut u64) -> 
 }
 
 impl Flows {
-    /// Whether the requests that are asked for are those that were read from frames.
+    /// Whether the user asks for requests that were read from frames.
     fn are_of_wire(&self) -> Result<bool> {
         match self.socket {
             None => Ok(false),
@@ -330,7 +330,7 @@ impl Flows {
         }
     }
 
-    /// Whether the two ends are asked for.
+    /// Whether the user asks for connections between these two ends.
     fn wants_ends(&self, (namespace, workload): (&str, &str), peer: &FlowPeer) -> bool {
         let is = |wanted: &Option<String>, namespace: &str, workload: &str| {
             wanted.as_deref().is_none_or(|wanted| names(wanted, namespace, workload))
@@ -469,7 +469,7 @@ fn event(change: &ConnectionChange) -> String {
     )
 }
 
-/// How a connection ended says more than that it did.
+/// The state. For a closed connection, how it ended, which says more.
 fn shown_state(one: &FlowConnection) -> &'static str {
     match one.end {
         "open" => one.state,
@@ -488,7 +488,7 @@ fn owner(one: &FlowConnection) -> String {
 
 fn peer(peer: &FlowPeer) -> String {
     match peer {
-        // Those for which there was no room (`other`) have no namespace.
+        // Workloads for which there was no room (`other`) have no namespace.
         FlowPeer::Workload { namespace, workload } if namespace.is_empty() => workload.clone(),
         FlowPeer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
         FlowPeer::Itself => "itself".to_owned(),

@@ -1,4 +1,5 @@
-//! The history of a mesh: of `leno up` from its observer on this machine, of a cluster from the one that runs there.
+//! Queries the history of a mesh: of `leno up` from its observer on this machine, of a cluster from the observer that
+//! runs there.
 
 use anyhow::{Context as _, Result};
 use leno_local::layout::Layout;
@@ -12,13 +13,13 @@ pub(crate) enum MeshHistory {
     Machine(Layout),
     Cluster {
         history: Box<leno_operate::ClusterHistory>,
-        /// What the mesh is called: the context.
+        /// The name of the mesh, which is that of the context.
         name: String,
     },
 }
 
 impl MeshHistory {
-    /// That of the chosen mesh. Sends no request yet.
+    /// For the chosen mesh. Sends no request yet.
     pub(crate) async fn of(mesh: &AnyMesh) -> Result<Self> {
         Ok(match mesh.choose()? {
             ChosenMesh::Machine(name) => {
@@ -44,7 +45,7 @@ impl MeshHistory {
         Ok(())
     }
 
-    /// Asks for a path of the interface, with its query.
+    /// Requests a path of the observer's interface, including the query.
     pub(crate) async fn ask<T: DeserializeOwned>(&self, target: &str) -> Result<T> {
         match self {
             Self::Machine(layout) => Ok(leno_local::observer::ask(layout, target).await?),
@@ -59,7 +60,7 @@ impl MeshHistory {
         }
     }
 
-    /// The name of the mesh; `own` is what its observer calls it.
+    /// The name of the mesh. `own` is the name that its observer reports.
     pub(crate) fn name(&self, own: String) -> String {
         match self {
             Self::Machine(_) => own,
@@ -68,7 +69,7 @@ impl MeshHistory {
     }
 }
 
-/// The text of an error of the interface.
+/// The text of an error in an answer of the interface.
 fn reason(body: &str) -> String {
     let error = serde_json::from_str::<serde_json::Value>(body).ok();
     let text = error.and_then(|error| Some(error["error"].as_str()?.to_owned()));

@@ -18,9 +18,9 @@ use tokio::time::sleep;
 
 use super::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_json};
 
-/// How often it is looked whether a request was obeyed, or how far a rotation is.
+/// How often to check whether a request was handled, or how far a rotation is.
 const POLL: Duration = Duration::from_millis(200);
-/// How long a control plane that ends may take until the next one runs.
+/// Longest wait for the handling of a request: the control plane may just be restarting.
 const OBEYED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where the authority is.
@@ -93,7 +93,7 @@ struct RotateRoot {
     timeout: Duration,
 }
 
-/// On one runtime to the end: the client of a cluster lives in the runtime in which it was made.
+/// Uses one runtime for everything, because the client of a cluster needs the runtime in which it was created.
 pub(crate) fn run(identity: &Identity) -> Result<bool> {
     block_on(async {
         match &identity.action {
@@ -128,7 +128,7 @@ async fn revoke(revoke: &Revoke) -> Result<bool> {
     Ok(true)
 }
 
-/// Warns where no workload has the account: most likely its name is misspelt, and nothing was revoked.
+/// Warns if no workload has the service account. Its name is then probably misspelt, and nothing was revoked.
 fn unknown(layout: &Layout, account: &str) {
     // Without a workload that has a proxy there is nothing to compare it with.
     let Ok(mesh) = leno_local::analysis::running(layout.mesh()) else { return };
@@ -166,7 +166,7 @@ async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
 }
 
 impl Authority {
-    /// A command about this mesh.
+    /// A command line for this mesh.
     fn command(&self, words: &str) -> String {
         match self {
             Self::Machine(layout) => command(layout.mesh(), words),
@@ -205,7 +205,7 @@ impl Authority {
         }
     }
 
-    /// Waits until a request was obeyed or refused.
+    /// Waits until a request was handled or refused.
     async fn obeyed(&self, request: &OperatorRequest) -> Result<IdentityReport> {
         let begun = Instant::now();
         loop {

@@ -139,14 +139,14 @@ pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
     uninject.text.run(&text, "uninjected", uninject_document)
 }
 
-/// What holds where a pod says nothing.
+/// The settings that apply if a pod sets nothing.
 #[derive(Default)]
 struct Namespaces {
-    /// How traffic is captured in all of them.
+    /// How traffic is captured in all namespaces.
     capture: Option<String>,
     /// Leno's settings of namespaces of the cluster and of the manifest.
     settings: BTreeMap<String, BTreeMap<String, String>>,
-    /// The namespace of objects that name none.
+    /// The namespace of objects that do not name one.
     default_namespace: Option<String>,
 }
 
@@ -161,8 +161,8 @@ impl Namespaces {
         enclosing
     }
 
-    /// What the namespaces of a manifest say, before those of the cluster. What is wrong with the text is said
-    /// when it is rewritten.
+    /// Reads the settings of namespaces in a manifest, which take precedence over those of the cluster. Errors in the
+    /// text are reported later, when it is rewritten.
     fn read(&mut self, text: &str) {
         let _said_later = rewrite(text, None, |document| {
             for (name, settings) in of_namespace(document)
@@ -176,7 +176,7 @@ impl Namespaces {
     }
 }
 
-/// The labels and annotations of a namespace of a manifest, where the object is one. A label wins.
+/// The labels and annotations of an object in a manifest, if it is a namespace. A label wins over an annotation.
 fn of_namespace(object: &JsonValue) -> Option<(String, BTreeMap<String, String>)> {
     object.get("kind").filter(|kind| kind.text() == Some("Namespace"))?;
     let name = object.at(&["metadata", "name"])?.text()?;
@@ -187,7 +187,7 @@ fn of_namespace(object: &JsonValue) -> Option<(String, BTreeMap<String, String>)
 }
 
 impl Inject {
-    /// What is given, else what the cluster has, else the defaults.
+    /// The options that are given, or else the values of the cluster, or else the defaults.
     fn told(&self) -> Result<(InjectionSettings, Namespaces)> {
         let (mut settings, mut namespaces) = match self.cluster || self.which.is_named() {
             true => self.of_cluster()?,
@@ -280,7 +280,7 @@ impl Inject {
 }
 
 impl Text {
-    /// Whether all went well.
+    /// Returns whether everything succeeded.
     fn run(
         &self,
         text: &str,
@@ -314,7 +314,7 @@ impl Text {
         Ok(!reports.iter().any(|report| matches!(report.said, InjectionOutcome::Failed(_))))
     }
 
-    /// What the text is called in messages.
+    /// The name of the text in messages.
     fn name(&self) -> Cow<'_, str> {
         if self.file == Path::new("-") {
             "standard input".into()

@@ -1,6 +1,6 @@
-//! Text in lines, each behind a label.
+//! Text in lines with labels.
 
-/// Lines behind labels that stand in a column; a label that repeats the one before is left out.
+/// Lines with their labels in a column. A label that is equal to the previous one is left out.
 #[derive(Default)]
 pub(crate) struct LabelledLines {
     pub(crate) text: String,

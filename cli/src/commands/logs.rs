@@ -15,7 +15,7 @@ use leno_local::status::MeshStatus;
 
 use super::{RunningMesh, escaped};
 
-/// How often the log is looked at for more.
+/// How often to check for new lines.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Prints what the workloads of a mesh of `leno up` have printed: the newest 4 to 8 MiB
@@ -66,7 +66,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
     let wanted = wanted(logs, &status)?;
     let labelled = wanted.as_ref().is_none_or(|wanted| wanted.len() > 1);
     let fits = |entry: &LogEntry| wanted.as_ref().is_none_or(|wanted| wanted.contains(&entry.name));
-    // A file or a pipe gets what the workloads have printed, byte for byte.
+    // A file or a pipe gets exactly the bytes that the workloads have printed.
     let is_terminal = io::stdout().is_terminal();
     let show = |entry: &LogEntry| -> Result<bool> {
         let mut line = Vec::new();
@@ -82,7 +82,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
         }
         line.push(b'\n');
         match io::stdout().lock().write_all(&line) {
-            // The reader has ended (`| head`).
+            // The reader, such as `head`, has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
             other => other.map(|()| true).context("cannot write to standard output"),
         }
@@ -104,7 +104,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
                 return Ok(true);
             }
         }
-        // Looked at before the log, so that the last lines are read.
+        // Checked before the log is read, so that the last lines are not missed.
         let runs = record::owner(&layout).is_some();
         entries = more(&mut reader)?.into_iter().filter(fits).collect();
         if !logs.follow || (!runs && entries.is_empty()) {
@@ -116,7 +116,7 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
     }
 }
 
-/// How many of the lines that were dropped may have been among the wanted ones.
+/// How many of the dropped lines may have been among the requested ones.
 fn of_wanted(dropped: DroppedLines, wanted: Option<&[String]>) -> u64 {
     let (mut own, mut others) = (wanted.is_none(), wanted.is_none());
     for name in wanted.unwrap_or_default() {
@@ -132,7 +132,7 @@ fn complain_of(dropped: u64) {
     );
 }
 
-/// The names in the log that are meant; `None` for all.
+/// The names in the log that the user means; `None` for all.
 fn wanted(logs: &Logs, status: &MeshStatus) -> Result<Option<Vec<String>>> {
     if logs.workloads.is_empty() && logs.namespace.is_none() && !logs.proxy {
         return Ok(None);

@@ -3,8 +3,8 @@
 //! ```text
 //! client ── JSON-RPC over stdin, stdout ──► leno mcp ── one process a call ──► leno stat -o json ...
 //! ```
-//! A call runs the command that a person would type, as the same user: it may read what that user may read, and
-//! proxies log a tap alike. The table of [`tools`] is all that can be called.
+//! A call runs the command that a person would type, as the same user. So it may read what this user may read, and
+//! proxies log its taps in the same way. Only the commands in the table [`tools`] can be called.
 
 mod call;
 mod tools;
@@ -25,7 +25,7 @@ use super::{AnyMesh, block_on};
 use call::Caller;
 use tools::TOOLS;
 
-/// What a client is told before it calls anything.
+/// What clients are told before their first call.
 const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. Begin with `why` for what is broken, \
      then `edges` and `routes` for figures, `explain` and `authz` for one request, and `tap` for live requests.";
 
@@ -47,7 +47,7 @@ pub(crate) fn run(mcp: &Mcp) -> Result<bool> {
     block_on(async {
         let server = Server { caller: Arc::new(caller) };
         let running = server.serve(rmcp::transport::io::stdio()).await;
-        // A client that leaves before it has said anything wanted nothing.
+        // A client that closes the connection before its first message wants nothing.
         let Ok(running) = running else { return Ok(true) };
         running.waiting().await.context("the server of MCP has panicked")?;
         Ok(true)

@@ -78,12 +78,12 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
     }
 }
 
-/// How this machine reaches a port.
+/// The ways to reach a port from this machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Access {
-    /// At an address that is published.
+    /// At a published address.
     Published(SocketAddr),
-    /// By a forwarded port; this is the workload's.
+    /// Through a forwarded port. This is the workload's port.
     Forwarded(u16),
 }
 
@@ -101,7 +101,7 @@ fn access((mesh, instance): (&str, &InstanceStatus), wanted: Option<u16>) -> Res
     })
 }
 
-/// An address that a browser on this machine can call.
+/// The address that a browser on this machine can use.
 fn here(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -120,7 +120,7 @@ fn show(open: &Open, address: SocketAddr) -> Result<()> {
         return Ok(());
     }
     if let Err(error) = browse(&url) {
-        // The address is of use without a browser, too.
+        // The address is useful without a browser, too.
         leno_console::complain("leno", &error);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The order of the rows of figures, and which of them are shown.
+//! The order of rows, and which of them are shown.
 
 use std::cmp::Ordering;
 
@@ -50,7 +50,7 @@ impl RowOrder {
                 has(&one.client_namespace, &one.client) || has(&one.server_namespace, &one.server)
             });
         }
-        // Equal ones stay in the order of their names, which reports have.
+        // Rows with equal figures stay in the order of their names, which reports have.
         report.workloads.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report.routes.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report.edges.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));

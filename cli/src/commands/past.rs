@@ -1,4 +1,4 @@
-//! The answers of an observer as reports.
+//! Converts the answers of an observer into reports.
 
 use leno_dashboard::api::{Edge, Mtls, Route, Routes, Signals as Observed, Topology, Workload};
 use leno_observe::stat::{EdgeReport, GoldenSignals, RouteReport, StatReport, WorkloadReport};
@@ -45,9 +45,9 @@ fn workload(workload: Workload, seconds: f64) -> WorkloadReport {
         instances: workload.instances as usize,
         ready: workload.ready as usize,
         meshed: workload.meshed,
-        // Those of now.
+        // The history has no processes: only the present ones are known.
         proxies: Vec::new(),
-        // A workload's own figures do not tell its clients apart.
+        // The figures of a workload do not distinguish its clients.
         signals: signals(&workload.signals, seconds, None),
     }
 }

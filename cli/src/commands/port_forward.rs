@@ -82,7 +82,8 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
     })
 }
 
-/// Where connections to a port of a workload go. Looked up for each: an instance may be started again meanwhile.
+/// The destination of connections to a port of a workload. It is looked up for each connection, because the instance
+/// may restart.
 pub(super) fn target(
     layout: &Layout,
     namespace: Option<&str>,

@@ -43,9 +43,9 @@ struct Row<'a> {
     addresses: &'a [std::net::IpAddr],
     ports: &'a [u16],
     published: &'a [(std::net::SocketAddr, u16)],
-    /// Which of its datagrams of UDP its proxy carries, as `leno.dev/udp` has it; `None` when they pass it by.
+    /// Which UDP datagrams its proxy carries, according to `leno.dev/udp`; `None` if they bypass the proxy.
     datagrams: Option<&'a str>,
-    /// Of a workload that has a schedule.
+    /// The schedule of the workload, if it has one.
     schedule: Option<&'a Schedule>,
     /// Where its proxy runs, if it has one.
     proxy: Option<Proxy<'a>>,
@@ -57,11 +57,11 @@ struct Row<'a> {
 struct Proxy<'a> {
     /// `sidecar` or `node`.
     mode: &'static str,
-    /// The group of instances that share the process; `None` of a sidecar.
+    /// The group of instances that share the process; `None` for a sidecar.
     group: Option<&'a str>,
-    /// It shares a process unless it is busy, as it is now.
+    /// Whether it normally shares a process, but has its own now because it is busy.
     promoted: bool,
-    /// `None` while it is started again, or its next process does not serve yet.
+    /// `None` while it is being restarted, or while its next process does not serve yet.
     pid: Option<i32>,
 }
 
@@ -102,13 +102,13 @@ fn row<'a>((mesh, instance): (&str, &'a InstanceStatus), now_unix_ms: i64) -> Ro
 }
 
 fn proxy<'l>(process: &'l ProxyProcess, instance: &InstanceStatus) -> Proxy<'l> {
-    // The control group of a sidecar has that of before and the one that does not serve yet.
+    // The control group of a sidecar then contains the earlier process and the next one, which does not serve yet.
     let is_one_of_two = process.group.is_none() && instance.proxy_waits.is_some();
     Proxy {
         mode: if process.group.is_some() { "node" } else { "sidecar" },
         group: process.group.as_deref(),
         promoted: process.promoted,
-        // Earlier ones finish what they have.
+        // The newest process. Earlier ones only finish their connections.
         pid: process.pids().into_iter().max().filter(|_| !is_one_of_two),
     }
 }
@@ -134,7 +134,7 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
     };
     let ports: Vec<String> = rows.iter().map(of_ports).collect();
     let wide = table::width("PORTS", ports.iter().map(String::as_str));
-    // All are sidecars where no instance is in node mode.
+    // If no instance is in node mode, all proxies are sidecars.
     let has_node_proxies =
         rows.iter().filter_map(|row| row.proxy.as_ref()).any(|of| of.group.is_some());
     let of_proxy = |row: &Row<'_>| match &row.proxy {
@@ -169,14 +169,14 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
     text
 }
 
-/// A port, with the addresses of this machine that lead to it.
+/// A port, with the published addresses that lead to it.
 fn shown_port(row: &Row<'_>, port: u16) -> String {
     let published = row.published.iter().filter(|(_, to)| *to == port);
     let from: String = published.map(|(address, _)| format!("{address}->")).collect();
     format!("{from}{port}")
 }
 
-/// That a proxy carries datagrams, beside the ports.
+/// A note beside the ports that a proxy carries datagrams.
 fn shown_datagrams(which: &str) -> String {
     match which {
         "all" => "udp+dns".to_owned(),
@@ -229,7 +229,7 @@ mod tests {
         let of_udp = |which| text(&[Row { datagrams: Some(which), ..row(None) }], 150_000);
         assert!(of_udp("enabled").contains("8080,9000,udp  running"), "{}", of_udp("enabled"));
         assert!(of_udp("all").contains("8080,9000,udp+dns  running"), "{}", of_udp("all"));
-        // Where each proxy runs, once that differs.
+        // The column is shown once proxies run in different ways.
         let shared =
             Proxy { mode: "node", group: Some("namespace.shop"), promoted: false, pid: None };
         let own = Proxy { mode: "node", group: Some("own"), promoted: true, pid: Some(8) };

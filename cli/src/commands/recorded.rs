@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::{AnyMesh, ChosenMesh};
 
-/// Where figures come from, if not from the mesh.
+/// The source of figures, if it is not the mesh itself.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Recorded {
     /// Takes the figures from a Prometheus that scrapes the proxies, http://HOST:PORT[/PREFIX], instead of from the
@@ -30,7 +30,7 @@ pub(crate) struct Recorded {
 pub(crate) struct PrometheusUrl {
     /// Host and port.
     address: String,
-    /// The path below which its interface is, without a slash at the end.
+    /// The path prefix of its interface, without a slash at the end.
     prefix: String,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for PrometheusUrl {
         if host.is_empty() || host.contains(['@', '?', '#']) || path.contains(['?', '#', ' ']) {
             return Err("write http://HOST:PORT[/PREFIX]".to_owned());
         }
-        // The brackets of an IPv6 address have colons of their own.
+        // The brackets of an IPv6 address contain colons as well.
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let address = if has_port { host.to_owned() } else { format!("{host}:80") };
         let prefix = path.trim_end_matches('/');
@@ -55,7 +55,7 @@ impl FromStr for PrometheusUrl {
 }
 
 impl PrometheusUrl {
-    /// The report of the time up to now. The mesh says which workloads there are.
+    /// The report on the time up to now. The mesh itself tells which workloads exist.
     pub(crate) async fn report(
         &self,
         mesh: &AnyMesh,

@@ -11,7 +11,7 @@ use leno_local::status::{InstanceStatus, MeshStatus};
 
 use super::{RunningMesh, block_on, print};
 
-/// How often it is looked how far the restart has come.
+/// How often to check the progress of the restart.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Restarts workloads of a mesh of `leno up`, one instance of a workload at a time

@@ -7,14 +7,14 @@ use leno_observe::stat::{EdgeReport, GoldenSignals, ProcessReport, StatReport, W
 
 use super::columns::{self, Alignment, Column};
 
-/// Narrowest column of a name, so that the live table stands still while edges come.
+/// The smallest width of a column of names, so that the live table does not move when edges appear.
 const MIN_NAME: usize = 12;
 
-/// Most processes of one workload's proxies that a wide table names.
+/// Most processes of one workload's proxies that a wide table lists.
 const MAX_PROCESSES: usize = 4;
 
-/// A line a workload, with a heading. Where proxies run is a column of its own once one of them is in node mode, and in wide
-/// tables, which name the processes.
+/// One line for each workload, below a heading. There is a column for where proxies run if one of them is in node mode.
+/// Wide tables always have it, and list the processes.
 pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     let all = || report.workloads.iter();
     let has_proxies =
@@ -36,7 +36,7 @@ pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     for one in all() {
         text += &format!("{:<namespaces$}{:<names$}{}", one.namespace, one.name, of_workload(one));
         if has_proxies {
-            // Below the heading.
+            // Aligned below the heading.
             text += if one.meshed { "     " } else { "      " };
             text += &processes(&one.proxies, is_wide);
         }
@@ -45,7 +45,7 @@ pub(crate) fn workloads(report: &StatReport, is_wide: bool) -> String {
     text
 }
 
-/// Where the proxies of a workload run, and how many where they do not all run alike.
+/// Where the proxies of a workload run. If they run in several ways, also how many run in each.
 fn processes(proxies: &[ProcessReport], is_wide: bool) -> String {
     let name = |proxy: &ProcessReport| match (&proxy.share, &proxy.group) {
         (None, _) => "sidecar".to_owned(),
@@ -88,12 +88,12 @@ fn of_workload(workload: &WorkloadReport) -> String {
     )
 }
 
-/// A line an edge, with a heading.
+/// One line for each edge, below a heading.
 pub(crate) fn edges(report: &StatReport) -> String {
     let named: Vec<(String, String)> = report.edges.iter().map(|edge| ends(report, edge)).collect();
     let clients = width("CLIENT", named.iter().map(|(client, _)| client.as_str()));
     let servers = width("SERVER", named.iter().map(|(_, server)| server.as_str()));
-    // What the mesh itself failed or refused, where it did.
+    // The column of causes is shown only if the mesh itself failed or refused something.
     let failed = report.edges.iter().any(|edge| !edge.signals.causes.is_empty());
     let heading = if failed { "MTLS FAILED BY THE MESH" } else { "MTLS" };
     let mut text = format!(
@@ -114,7 +114,7 @@ const FIGURES: [Column; 4] = [
     ("P50 MS", Alignment::Right),
     ("P99 MS", Alignment::Right),
 ];
-/// Those of wide tables, for the columns of [`more_figures`].
+/// The further figures of wide tables, for the columns of [`more_figures`].
 const MORE_FIGURES: [Column; 4] = [
     ("P95 MS", Alignment::Right),
     ("RETRIES/S", Alignment::Right),
@@ -125,7 +125,7 @@ const OF_CONNECTIONS: [Column; 3] =
     [("TCP OPEN", Alignment::Right), ("TCP/S", Alignment::Right), ("TCP KIB/S", Alignment::Right)];
 const FAILED: Column = ("FAILED BY THE MESH", Alignment::Left);
 
-/// A line an edge, with the identities that client and server prove. Wide ones have all figures.
+/// One line for each edge, with the identities that client and server prove. Wide tables have all figures.
 pub(crate) fn identified(report: &StatReport, is_wide: bool) -> String {
     let mut of = vec![("CLIENT", Alignment::Left), ("SERVER", Alignment::Left)];
     of.extend(FIGURES);
@@ -163,7 +163,7 @@ pub(crate) fn identified(report: &StatReport, is_wide: bool) -> String {
     columns::lines(&of, &report.edges.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A line a rule of a route. Wide ones have all figures.
+/// One line for each rule of a route. Wide tables have all figures.
 pub(crate) fn routes(report: &StatReport, is_wide: bool) -> String {
     let mut of =
         vec![("SERVICE", Alignment::Left), ("ROUTE", Alignment::Left), ("RULE", Alignment::Left)];
@@ -221,7 +221,7 @@ fn causes(signals: &GoldenSignals) -> String {
     causes.collect::<Vec<String>>().join(", ")
 }
 
-/// `shop/web` of `spiffe://cluster.local/ns/shop/sa/web`; others as they are.
+/// `shop/web` for `spiffe://cluster.local/ns/shop/sa/web`. Other identities are returned unchanged.
 fn account(identity: &str) -> String {
     let parts = || {
         let (_, path) = identity.split_once("/ns/")?;
@@ -233,7 +233,7 @@ fn account(identity: &str) -> String {
     }
 }
 
-/// The edges with requests that were not answered, a line each: a success rate does not show them.
+/// One line for each edge with unanswered requests, because a success rate does not show them.
 pub(crate) fn unanswered(report: &StatReport) -> String {
     let mut text = String::new();
     for edge in &report.edges {
@@ -253,13 +253,13 @@ pub(crate) fn unanswered(report: &StatReport) -> String {
     text
 }
 
-/// As wide as the longest of them, with the distance to the next column.
+/// The width of the longest of these names, plus the distance to the next column.
 pub(crate) fn width<'a>(heading: &str, names: impl Iterator<Item = &'a str>) -> usize {
     let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
     MIN_NAME.max(heading.len() + 1).max(longest + 2)
 }
 
-/// Client and server, with their namespaces where the report has several.
+/// Client and server, with their namespaces if the report has several.
 fn ends(report: &StatReport, edge: &EdgeReport) -> (String, String) {
     let workloads = report.workloads.iter().map(|workload| workload.namespace.as_str());
     let namespaces: BTreeSet<&str> = workloads.collect();
@@ -290,12 +290,12 @@ fn row(edge: &EdgeReport) -> String {
     row + "\n"
 }
 
-/// A share as percent.
+/// A share as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// Milliseconds, when there are any.
+/// A number of milliseconds, if there is one.
 pub(crate) fn ms(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
 }

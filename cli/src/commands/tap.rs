@@ -22,7 +22,8 @@ use proxies::{PollFailure, TappedProxies, TappedProxy};
 
 /// Most workloads that a message names.
 const MAX_NAMED: usize = 20;
-/// Most proxies that are tapped for what is wanted, and as many for the other halves of their requests.
+/// Most proxies that are tapped for the requested workloads. As many others are tapped for the other halves of the
+/// requests.
 pub(super) const MAX_PROXIES: usize = 64;
 
 /// Shows the requests of workloads as they happen, with identities, routes, retries and where their time went
@@ -117,7 +118,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
 }
 
-/// Ready after a time, if there is one.
+/// Completes after a time, or never if there is none.
 async fn over(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
@@ -125,13 +126,13 @@ async fn over(time: Option<Duration>) {
     }
 }
 
-/// Tells the taps of one process number in one container from those in another.
+/// Distinguishes the taps of processes that have the same process number in different containers.
 pub(super) fn started() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_nanos())
 }
 
-/// The filter as parameters of the page, each already encoded.
+/// The filter as parameters of the page `/tap`, each already encoded.
 fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
     let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
     let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));
@@ -145,7 +146,7 @@ fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
 }
 
 impl RequestFilter {
-    /// Which requests, of this client only if there is one, as parameters of the page.
+    /// The filter as parameters of the page. If `from` is given, only requests of this client match.
     pub(super) fn query(&self, proxies: &TappedProxies, from: Option<&str>) -> Result<String> {
         let mut query = String::new();
         let mut add = |name: &str, value: &str| {
@@ -172,7 +173,7 @@ impl RequestFilter {
     }
 }
 
-/// The taps that are open, and what they have brought.
+/// The open taps, and the requests that they have recorded.
 pub(super) struct TapSession {
     proxies: TappedProxies,
     id: String,
@@ -180,16 +181,16 @@ pub(super) struct TapSession {
     targets: BTreeSet<TappedProxy>,
     /// The proxies of servers, tapped for the other halves of requests.
     others: BTreeSet<TappedProxy>,
-    /// Those that were not to be tapped.
+    /// Proxies that refused a tap.
     refused: BTreeSet<TappedProxy>,
     joiner: Joiner,
-    /// Beyond the rate, and dropped, of each target.
+    /// Requests beyond the rate, and dropped ones, by target.
     counts: BTreeMap<TappedProxy, (u64, u64)>,
     shown: u64,
 }
 
 impl TapSession {
-    /// The taps that are wanted. The first step opens them.
+    /// The session for these options. Its first step opens the taps.
     pub(super) async fn open(tap: &Tap) -> Result<Self> {
         let proxies = TappedProxies::of(&tap.filter).await?;
         let targets = proxies.of_workloads(&tap.filter)?;
@@ -213,7 +214,7 @@ impl TapSession {
         })
     }
 
-    /// Polls until as many requests as wanted were shown, or no target answers any more.
+    /// Polls until the requested number of requests was shown, or no target answers any more.
     async fn follow(&mut self, tap: &Tap) -> Result<()> {
         loop {
             let next = Instant::now() + self.proxies.pause();
@@ -225,10 +226,11 @@ impl TapSession {
         }
     }
 
-    /// Polls every tap once, and returns the requests that are complete, or that need not be waited for any more.
+    /// Polls every tap once. Returns the requests that are complete, and those whose other half has not arrived in
+    /// time.
     ///
     /// # Errors
-    /// No target answers any more.
+    /// If no target answers any more.
     pub(super) async fn step(&mut self) -> Result<Vec<TappedRequest>> {
         let targets: Vec<TappedProxy> = self.targets.iter().cloned().collect();
         let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
@@ -237,7 +239,7 @@ impl TapSession {
             join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
         );
         let mut ready = Vec::new();
-        // The servers' halves first, so that the clients' are complete at once.
+        // The servers' halves come first, so that the clients' halves are complete at once.
         for (proxy, page) in others.into_iter().zip(of_others) {
             match page {
                 Ok(page) => ready.extend(self.joiner.push(page.requests, false, Instant::now())),
@@ -257,13 +259,13 @@ impl TapSession {
         Ok(ready)
     }
 
-    /// Requests beyond the rate, and those that proxies have dropped.
+    /// The number of requests beyond the rate, and of those that proxies have dropped.
     pub(super) fn missed(&self) -> (u64, u64) {
         let sum = |sum: (u64, u64), one: &(u64, u64)| (sum.0 + one.0, sum.1 + one.1);
         self.counts.values().fold((0, 0), sum)
     }
 
-    /// Takes the page of a target, and notes the servers that it has called.
+    /// Takes the page of a target, and notes the servers to which its requests went.
     fn take(&mut self, proxy: TappedProxy, page: TapPage) -> Vec<TappedRequest> {
         let is_shared = |one: &&TappedRequest| one.is_outbound() && one.mark.is_some() && one.mtls;
         for request in page.requests.iter().filter(is_shared) {
@@ -278,7 +280,7 @@ impl TapSession {
         self.joiner.push(page.requests, true, Instant::now())
     }
 
-    /// A target does not answer: it may have ended, or this user may not tap it.
+    /// Handles a target that does not answer. It may have ended, or this user may not tap it.
     fn lost(&mut self, proxy: &TappedProxy, reason: PollFailure) -> Result<()> {
         self.targets.remove(proxy);
         if self.targets.is_empty() {
@@ -289,7 +291,7 @@ impl TapSession {
         Ok(())
     }
 
-    /// Prints requests. Returns whether as many as wanted were shown.
+    /// Prints requests. Returns whether the requested number has been shown.
     fn show(&mut self, tap: &Tap, requests: &[TappedRequest]) -> Result<bool> {
         for request in requests {
             match tap.output {
@@ -308,7 +310,7 @@ impl TapSession {
         self.proxies.poll(proxy, &format!("id={}{query}", self.id)).await
     }
 
-    /// Closes all taps. One that cannot be closed lapses.
+    /// Closes all taps. A tap that cannot be closed expires.
     pub(super) async fn close(&self) {
         let all = self.targets.iter().chain(&self.others);
         let bound = Duration::from_secs(2);
@@ -325,7 +327,7 @@ impl TapSession {
     }
 }
 
-/// The user, for the logs of proxies.
+/// The name of the user, for the logs of proxies.
 fn user() -> String {
     let of = |name: &str| std::env::var(name).ok();
     let own = || User::from_uid(Uid::current()).ok().flatten().map(|user| user.name);
@@ -335,7 +337,7 @@ fn user() -> String {
     if user.is_empty() { "unknown".to_owned() } else { user }
 }
 
-/// The namespace of what is wanted, or why there is none.
+/// The namespace of a workload, or why there is none.
 fn namespace_of(names: &WorkloadInstances, namespace: Option<&str>, name: &str) -> Result<String> {
     names.namespace_of(namespace, name).with_context(|| {
         let of: BTreeSet<String> =
@@ -350,7 +352,7 @@ fn namespace_of(names: &WorkloadInstances, namespace: Option<&str>, name: &str) 
     })
 }
 
-/// A status that a response can have, or a class of them: what proxies take.
+/// Checks that a text is a status or a class of statuses, as proxies accept them.
 fn status(text: &str) -> Result<String, String> {
     let is_right = match text.as_bytes() {
         [b'1'..=b'5', b'x', b'x'] => true,

@@ -18,9 +18,10 @@ use super::tap::{MAX_PROXIES, RequestFilter, started, time};
 use super::{OutputForm, block_on, print, print_json};
 use hops::Hops;
 
-/// How long later hops are waited for once the request has ended: they have ended before, unless it did not wait for them.
+/// How long to wait for later hops after the request has ended. They have normally ended before it, unless the request
+/// did not wait for them.
 const REST: Duration = Duration::from_secs(1);
-/// How long closing all taps may take; the others lapse.
+/// How long closing all taps may take. Those that are left expire.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Follows the next request of a workload that matches over all of its hops, with what each proxy decides on it
@@ -72,14 +73,14 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     Ok(true)
 }
 
-/// The taps by which one request is followed.
+/// The taps that follow one request.
 struct FollowingTaps<'a> {
     proxies: &'a TappedProxies,
-    /// What one target takes, each with its own number.
+    /// The targets, each with the query of its tap, which has a number of its own.
     targets: Vec<(TappedProxy, String)>,
-    /// Those that later hops may come to: all that are known.
+    /// Proxies to which later hops may come: all that are known.
     others: BTreeSet<TappedProxy>,
-    /// The query of their taps.
+    /// The query of these proxies' taps.
     later: String,
     id: String,
     joiner: Joiner,
@@ -89,7 +90,7 @@ struct FollowingTaps<'a> {
 impl<'a> FollowingTaps<'a> {
     fn new(trace: &TraceRequest, proxies: &'a TappedProxies) -> Result<Self> {
         let wanted = &trace.filter;
-        // Older proxies know nothing of bodies.
+        // Older proxies do not know this parameter.
         let bodies = if trace.bodies { "&bodies=true" } else { "" };
         let shown = format!("&decisions=true&headers=true{bodies}");
         let targets = proxies.of_workloads(wanted)?;
@@ -103,7 +104,7 @@ impl<'a> FollowingTaps<'a> {
                 others.len()
             );
         }
-        // The lowest 16 bits are the target's.
+        // The lowest 16 bits contain the number of the target.
         #[expect(clippy::cast_possible_truncation, reason = "any number serves")]
         let base = (started() as u64) << 16;
         let mut which = wanted.query(proxies, None)?;
@@ -126,7 +127,7 @@ impl<'a> FollowingTaps<'a> {
         })
     }
 
-    /// Waits for the request, and for its hops. `None` if it does not come in time.
+    /// Waits for the request and its hops. `None` if no request comes in time.
     async fn request(&mut self, time: Duration) -> Result<Option<Hops>> {
         let Ok(root) = timeout(time, self.first()).await else { return Ok(None) };
         let root = root?;
@@ -141,11 +142,11 @@ impl<'a> FollowingTaps<'a> {
         Ok(Some(Hops::new(hops.into_iter().filter(|hop| hop.followed == followed).collect())))
     }
 
-    /// The request that is followed, once it has ended.
+    /// The followed request, once it has ended.
     async fn first(&mut self) -> Result<TappedRequest> {
         loop {
             let next = Instant::now() + self.proxies.pause();
-            // The taps of later hops are open before a target chooses.
+            // The taps of later hops have to be open before a target chooses the request.
             self.poll_others().await;
             if let Some(request) = self.poll_targets().await? {
                 return Ok(request);
@@ -154,7 +155,7 @@ impl<'a> FollowingTaps<'a> {
         }
     }
 
-    /// Takes what the proxies of later hops have recorded. One that cannot be tapped is left out from then on.
+    /// Polls the proxies of later hops. A proxy that cannot be tapped is not polled again.
     async fn poll_others(&mut self) {
         let others: Vec<TappedProxy> = self.others.iter().cloned().collect();
         let query = format!("id={}-later{}", self.id, self.later);
@@ -178,7 +179,7 @@ impl<'a> FollowingTaps<'a> {
         }
     }
 
-    /// The first request that a target has taken.
+    /// The first request that a target has chosen.
     async fn poll_targets(&mut self) -> Result<Option<TappedRequest>> {
         let (proxies, id) = (self.proxies, &self.id);
         let polls = self.targets.iter().map(|(proxy, query)| async move {

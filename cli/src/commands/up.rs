@@ -229,7 +229,7 @@ pub(crate) struct Up {
 }
 
 pub(crate) fn run(up: &Up) -> Result<bool> {
-    // Keys of the authority are made here.
+    // The keys of the authority are created in this process, so it needs the profile as well.
     leno_crypto::select(up.tls_profile).context("--tls-profile")?;
     if (up.detach || up.wait) && !detach::is_background()? {
         let reads_stdin = up.files.iter().any(|file| file.as_os_str() == "-");
@@ -238,7 +238,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     if up.with_parent {
         set_pdeathsig(Signal::SIGTERM).context("tying leno up to its parent")?;
     }
-    // The filter was read once already.
+    // The filter was parsed once already, when the options were read.
     let filter: Targets = up.log.parse().context("--log")?;
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(filter).init();
@@ -276,7 +276,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         federate: up.federate.clone(),
         grace: up.grace,
         env_files: up.env_files.clone(),
-        // Part of a second would be none.
+        // Rounded up to whole seconds, because 0 would mean no limit.
         response_wait: Duration::from_secs(
             up.response_wait.as_secs() + u64::from(up.response_wait.subsec_nanos() > 0),
         ),
@@ -300,22 +300,23 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     Ok(true)
 }
 
-/// Settings of the access log as proxies read them, so that a mistake is found before one starts.
+/// Parses settings of the access log as proxies do, so that mistakes are found before a proxy starts.
 fn access_log(text: &str) -> Result<String, AccessSettingsError> {
     text.parse::<AccessSettings>().map(|_| text.to_owned())
 }
 
-/// The meshes whose metrics are served too, likewise.
+/// Parses the meshes whose metrics are served too, for the same reason.
 fn metrics_compat(text: &str) -> Result<String, String> {
     text.parse::<MetricsCompat>().map(|_| text.to_owned())
 }
 
-/// Settings of traces as proxies read them, likewise.
+/// Parses settings of traces as proxies do, for the same reason.
 fn traces(text: &str) -> Result<String, TraceSettingsError> {
     text.parse::<TraceSettings>().map(|_| text.to_owned())
 }
 
-/// A trust domain and its source; a file by its whole path, since the control plane runs elsewhere.
+/// Parses a trust domain and its source. A file is returned with its absolute path, because the control plane has
+/// another working directory.
 fn federation(text: &str) -> Result<String, String> {
     let form = || format!("{text:?} is not DOMAIN=FILE, DOMAIN=https://URL or DOMAIN=workload-api");
     let (domain, source) = text.split_once('=').ok_or_else(form)?;
@@ -338,38 +339,38 @@ fn federation(text: &str) -> Result<String, String> {
     Ok(format!("{domain}={}", parts.join(";")))
 }
 
-/// The whole path of a trust bundle, which has to be there. A link stays one: it may be replaced to have another bundle
-/// taken.
+/// The absolute path of a trust bundle, which has to exist. A symbolic link is not resolved, because users may replace
+/// the link to switch to another bundle.
 fn bundle_file(file: &str) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("{file:?}: {error}");
     std::fs::metadata(file).map_err(unreadable)?;
     Ok(std::path::absolute(file).map_err(unreadable)?.display().to_string())
 }
 
-/// An address, with port 53 where it names none.
+/// Parses an address. The default port is 53.
 fn resolver(text: &str) -> Result<SocketAddr, String> {
     let whole = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
     whole.map_err(|_| format!("{text:?} is not an address: use for example 192.0.2.53"))
 }
 
-/// What the certificate authority issues: whole seconds within its bounds.
+/// Parses a lifetime of certificates: whole seconds within the bounds of the certificate authority.
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))?;
     Ok(Duration::from_secs(lifetime.as_secs()))
 }
 
-/// An absolute path: the control plane has another working directory.
+/// Returns an absolute path, because the control plane has another working directory.
 fn directory(text: &str) -> Result<PathBuf, String> {
     let path = std::path::Path::new(text).canonicalize().map_err(|error| error.to_string())?;
     if path.is_dir() { Ok(path) } else { Err("it is not a directory".to_owned()) }
 }
 
-/// Longer than a day and it is no grace but a wait.
+/// Parses the grace period. More than a day would be no grace period but a wait.
 fn grace(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::ZERO, Duration::from_hours(24)))
 }
 
-/// A time, or none.
+/// A time or never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromoteAfter(Option<Duration>);
 
@@ -383,7 +384,7 @@ impl PromoteAfter {
     }
 }
 
-/// Checked here, because every proxy would refuse it by itself, again and again.
+/// Checks the filter here. Otherwise every proxy would refuse it at each start.
 fn filter(text: &str) -> Result<String, String> {
     let wrong = |error| format!("{error}: use for example info or warn,leno_outbound=debug");
     text.parse::<Targets>().map(|_| text.to_owned()).map_err(wrong)

@@ -13,11 +13,11 @@ use leno_local::status::{InstanceStatus, MeshStatus};
 use super::install::InstallOptions;
 use super::{Cluster, RunningMesh, block_on, print};
 
-/// How often it is looked how far the proxies have come.
+/// How often to check the progress of the proxies.
 const POLL: Duration = Duration::from_millis(50);
-/// How often it is said what is still waited for.
+/// How often to print what is still waited for.
 const TOLD: Duration = Duration::from_secs(10);
-/// Instances that are named while they are waited for; all of them are at the end.
+/// How many instances are named while they are waited for. At the end all of them are named.
 const MAX_NAMED: usize = 3;
 
 /// Prints what this version installs, with the settings of the installation in the cluster
@@ -69,7 +69,7 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
     Ok(true)
 }
 
-/// Has other processes take over from the proxies of a mesh of this machine, and waits until they serve.
+/// Replaces the processes of the proxies of a mesh on this machine, and waits until the new ones serve.
 fn proxies(upgrade: &Upgrade) -> Result<bool> {
     let layout = Layout::new(&upgrade.mesh.name()?)?;
     let before = MeshStatus::read(&layout)?.proxy_revision;
@@ -78,7 +78,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
     let mut revision = None;
     loop {
         let status = MeshStatus::read(&layout)?;
-        // A further upgrade meanwhile is one of its own.
+        // Another upgrade may begin meanwhile. It is waited for separately.
         revision = revision.or(Some(status.proxy_revision).filter(|revision| *revision > before));
         let meshed = || status.instances.iter().filter(|one| one.meshed && one.proxy.is_some());
         let left: Vec<String> =
@@ -99,7 +99,7 @@ fn proxies(upgrade: &Upgrade) -> Result<bool> {
     }
 }
 
-/// An instance, and why it is not served by the next process yet.
+/// An instance, and why the next process does not serve it yet.
 fn why_not(instance: &InstanceStatus) -> String {
     let otherwise = "its turn has not come, as a few are replaced at a time";
     let why = instance.proxy_waits.as_deref().unwrap_or(otherwise);
@@ -114,7 +114,7 @@ fn waiting(left: &[String]) -> String {
     format!("waiting for the next processes of {}: {named}{more}", counted(left.len()))
 }
 
-/// That the next processes do not serve in time, and what to do.
+/// The error if the next processes do not serve in time, with what to do about it.
 fn late(mesh: &str, left: &[String], timeout: Duration) -> String {
     format!(
         "after {} s {} served by the processes of before, which go on:\n  {}\nThe next processes are tried on. `{}` has what they print. To go back, \
@@ -135,7 +135,7 @@ fn counted(number: usize) -> String {
     format!("{number} {instances}")
 }
 
-/// Whether an instance is served by a process of this revision, or a later one.
+/// Whether an instance is served by a process of this revision or a later one.
 fn serves(instance: &InstanceStatus, revision: Option<u64>) -> bool {
     instance.proxy.as_ref().zip(revision).is_some_and(|(proxy, wanted)| proxy.revision >= wanted)
 }

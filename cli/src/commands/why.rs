@@ -45,7 +45,7 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
         let history = MeshHistory::of(&why.mesh).await?;
         let topology: Topology = history.ask(&target).await?;
         if let Some(namespace) = &why.namespace {
-            // What it calls in the past may have gone since.
+            // A namespace in the history may not exist any more, so it is not checked.
             let of = |one: &leno_dashboard::api::Workload| one.namespace == *namespace;
             if !topology.workloads.iter().any(of) {
                 history.has_namespace(namespace).await?;
@@ -65,7 +65,7 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
     Ok(problems.iter().all(|problem| problem.severity != Severity::Bad))
 }
 
-/// Whether a problem concerns a namespace; those of the whole mesh concern all.
+/// Whether a problem concerns a namespace. Problems of the whole mesh concern all namespaces.
 fn concerns(about: &ProblemSubject, wanted: &str) -> bool {
     match about {
         ProblemSubject::Workload { namespace, .. } => namespace == wanted,

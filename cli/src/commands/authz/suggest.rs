@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, explain, print, print_json};
 
-/// Where proxies report what they have recorded.
+/// The page on which proxies report what Audit policies have recorded.
 const PAGE: &str = "/audited";
 
 /// Most proxies that are asked.
@@ -72,7 +72,7 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
 
 type Recorded = Vec<(InstanceName, RecordedRequests)>;
 
-/// The mesh, what its proxies have recorded, and what is not known.
+/// The mesh, the records of its proxies, and a description of what is unknown.
 fn recorded(suggest: &Suggest) -> Result<(MeshModel, Recorded, Vec<String>)> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
     match suggest.mesh.choose()? {
@@ -138,7 +138,7 @@ fn documents(suggestions: &[Suggestion]) -> String {
     text.collect::<Vec<_>>().join("---\n")
 }
 
-/// What a policy would do to what was recorded.
+/// What a policy would do to the recorded requests.
 fn said(one: &Suggestion) -> String {
     let all = one.permitted + one.denied.len();
     let mut text = format!(

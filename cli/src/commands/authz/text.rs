@@ -1,4 +1,4 @@
-//! Authorization for people.
+//! Authorization reports for people.
 
 use std::fmt::Write as _;
 
@@ -78,7 +78,7 @@ pub(super) fn changes(all: &[AccessChange]) -> String {
     text
 }
 
-/// One request.
+/// The decision on one request.
 pub(super) fn check(check: &AuthorizationCheck, from: &str, question: &ExplainQuestion) -> String {
     let mut lines = LabelledLines::default();
     let name = match &check.client {

@@ -1,7 +1,7 @@
-//! What a report about a mesh of `leno up` has: how it runs, its documents, and what its proxies say.
+//! The content of a report about a mesh of `leno up`: how it runs, its documents, and what its proxies report.
 //!
-//! Everything passes the archive, which removes what looks like a secret; what is private whatever it looks
-//! like, is removed here.
+//! Everything passes through the archive, which removes what looks like a secret. Values that are private whatever they
+//! look like are removed here.
 
 use std::path::Path;
 
@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use super::super::block_on;
 
-/// The newest lines of each log, as of a cluster.
+/// Lines of each log that are kept, the newest ones. Reports about clusters keep the same number.
 const MAX_LINES: usize = 2_000;
 /// The replacement of private values.
 const REMOVED: &str = "(removed)";
-/// What each proxy is asked for, and the file that has it.
+/// The pages that each proxy is asked for, and the files that receive them.
 const PAGES: [(&str, &str); 3] =
     [("/ready", "ready.txt"), ("/config", "config.json"), ("/metrics", "metrics.txt")];
 
@@ -56,7 +56,7 @@ pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<Stri
 }
 
 impl Report {
-    /// Fails where the archive cannot be written; all else is missing from it.
+    /// Fails if the archive cannot be written. Anything else that fails is only missing from the archive.
     fn gather(&mut self, layout: &Layout, status: &MeshStatus, proxies: usize) -> Result<()> {
         match block_on(async { Ok(MachineHealth::run(layout).await?) }) {
             Ok(check) => self.found("check.json", &check)?,
@@ -74,7 +74,7 @@ impl Report {
             }
         }
         self.logs(layout)?;
-        // Those that do not take traffic are why there is a report.
+        // Instances that are not ready come first: they are probably why there is a report.
         let mut meshed: Vec<&InstanceStatus> =
             status.instances.iter().filter(|one| one.meshed).collect();
         meshed.sort_by_key(|one| one.ready);
@@ -103,7 +103,8 @@ impl Report {
         Ok(())
     }
 
-    /// The lines of `leno up`, of the control plane and of the proxies; those of applications are theirs.
+    /// The logs of `leno up`, of the control plane and of the proxies. The logs of applications belong to the user and
+    /// are left out.
     fn logs(&mut self, layout: &Layout) -> Result<()> {
         let entries = match LogReader::new(layout.log()).more() {
             Ok(entries) => entries,
@@ -132,7 +133,7 @@ impl Report {
         Ok(())
     }
 
-    /// What a proxy says of itself.
+    /// Adds what a proxy reports about itself.
     fn states(&mut self, instance: &InstanceStatus) -> Result<()> {
         let folder = format!("states/{}-{}", instance.namespace, instance.name);
         let netns = match Netns::open(&instance.surroundings.netns) {
@@ -176,7 +177,7 @@ impl Report {
     }
 }
 
-/// The status without the values of variables, and without the last lines of applications.
+/// The status without values of environment variables and without the last output lines of applications.
 fn without_values(mut status: Value) -> Value {
     let instances = status.get_mut("instances").and_then(Value::as_array_mut);
     for instance in instances.into_iter().flatten() {
@@ -188,7 +189,7 @@ fn without_values(mut status: Value) -> Value {
     status
 }
 
-/// An object without the values of variables, without commands, and without the data of ConfigMaps.
+/// An object without values of environment variables, commands, and the data of ConfigMaps.
 fn without_commands(mut object: Value) -> Value {
     remove_values(object.pointer_mut("/spec/env"));
     remove_values(object.get_mut("data"));

@@ -1,4 +1,4 @@
-//! Completion of names of meshes, namespaces and workloads on this machine, by the options that are on the line.
+//! Completes names of meshes, namespaces and workloads on this machine, depending on the options on the line.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -8,7 +8,7 @@ use leno_local::layout::Layout;
 use leno_local::record;
 use leno_local::status::{InstanceStatus, MeshStatus};
 
-/// Completes the name of a mesh that runs.
+/// Completes the name of a running mesh.
 pub(super) fn meshes() -> ArgValueCompleter {
     ArgValueCompleter::new(|begun: &OsStr| candidates(begun, record::running()))
 }
@@ -21,7 +21,7 @@ pub(super) fn namespaces() -> ArgValueCompleter {
     })
 }
 
-/// Completes the name of a workload or an instance; with its namespace if the word begins with one.
+/// Completes the name of a workload or an instance. The name includes the namespace if the word begins with one.
 pub(super) fn instances() -> ArgValueCompleter {
     ArgValueCompleter::new(|begun: &OsStr| {
         let line = Line::of_this_process();
@@ -40,7 +40,7 @@ pub(super) fn instances() -> ArgValueCompleter {
     })
 }
 
-/// Completes one of a few words.
+/// Completes one of these words.
 pub(super) fn values(all: &'static [&'static str]) -> ArgValueCompleter {
     ArgValueCompleter::new(move |begun: &OsStr| {
         candidates(begun, all.iter().map(|&value| value.to_owned()))
@@ -77,7 +77,7 @@ impl Line {
                 None => (word.clone(), words.peek().cloned()),
             };
             match option.as_str() {
-                // The words after it belong to another program.
+                // The words after it belong to another program's command line.
                 "--" => break,
                 "--name" | "--mesh" => line.mesh = value,
                 "-n" | "--namespace" => line.namespace = value,

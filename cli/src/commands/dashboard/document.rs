@@ -1,6 +1,6 @@
-//! A route or a policy for its page: the document as YAML, and its status. It is read with the rights of the user of
-//! `leno dashboard`: as root in `leno up`, on a cluster by the API server. Values whose names say that they are secret are
-//! masked, as taps do it.
+//! The document of a route or a policy for its page: as YAML, with its status. It is read with the rights of the user
+//! of `leno dashboard`: as root for `leno up`, through the API server for a cluster. Values whose names suggest a
+//! secret are masked, as in taps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -34,12 +34,12 @@ const KINDS: [Kind; 8] = [
 ];
 /// Longest YAML that is shown, in bytes; the rest is left out. Objects of a cluster have up to 1.5 MB.
 const MAX_YAML: usize = 64 * 1024;
-/// Most conditions that are shown: those of 16 targets, which is as many as Gateway API permits.
+/// Most conditions that are shown: those of 16 targets, the largest number that the Gateway API permits.
 const MAX_CONDITIONS: usize = 128;
-/// How long what was read of a mesh of this machine is shown again.
+/// For how long the documents of a mesh on this machine are cached.
 const HOLDS: Duration = Duration::from_secs(10);
 
-/// What the page shows.
+/// The content of the page.
 #[derive(Debug, Serialize)]
 struct Document {
     kind: String,
@@ -63,11 +63,11 @@ struct Condition {
 /// The documents of a mesh.
 #[derive(Default)]
 pub(super) struct Documents {
-    /// Those of a mesh of this machine. They are read by one thread at a time, for which the others wait.
+    /// The documents of a mesh on this machine. One thread at a time reads them, and the others wait for it.
     kept: Arc<Mutex<Option<LocalDocuments>>>,
 }
 
-/// What the control plane of a mesh of this machine reads, and what `leno analyze` finds in it.
+/// The objects that the control plane of a mesh on this machine reads, and the findings of `leno analyze` in them.
 struct LocalDocuments {
     mesh: String,
     at: Instant,
@@ -76,7 +76,7 @@ struct LocalDocuments {
 }
 
 impl Documents {
-    /// Of a mesh of this machine. A large one takes long, and other readers do not wait for it.
+    /// For a mesh on this machine. Runs on another thread, because reading a large mesh takes long.
     async fn of_machine(&self, mesh: String, key: ObjectKey) -> Result<Option<Document>> {
         let mut kept = self.kept.clone().lock_owned().await;
         let work = move || -> Result<Option<Document>> {
@@ -91,7 +91,7 @@ impl Documents {
     }
 }
 
-/// Answers for a query, `kind=HTTPRoute&name=shop/cart`.
+/// Answers a query, such as `kind=HTTPRoute&name=shop/cart`.
 pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> AdminReply {
     let refused =
         |status, why: &str| AdminReply { status, body: json!({"error": why}).to_string() };
@@ -134,7 +134,7 @@ pub(super) async fn answer(all: &Documents, mesh: &AnyMesh, query: &str) -> Admi
     }
 }
 
-/// Whether it can be the name of an object. It becomes a part of a path.
+/// Whether a text can be the name of an object. The name becomes a part of a path.
 fn is_name(name: &str) -> bool {
     let fits = |byte: u8| {
         byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
@@ -174,7 +174,7 @@ fn of_state(path: &Path) -> Result<BTreeMap<ObjectKey, Object>> {
     Ok(objects.filter(|(key, _)| KINDS.contains(&key.kind)).collect())
 }
 
-/// What `leno analyze` finds in an object, `HTTPRoute shop/cart`.
+/// The findings of `leno analyze` in an object, such as `HTTPRoute shop/cart`.
 fn found_in(found: &[Finding], object: &str) -> Vec<Condition> {
     let condition = |one: &Finding| {
         let is_error = one.severity == Severity::Error;
@@ -199,7 +199,7 @@ fn analyzed(status: &str, reason: &str, message: String) -> Condition {
     }
 }
 
-/// Of a cluster: the object as the API server has it.
+/// For a cluster: the object as the API server stores it.
 async fn of_cluster(
     target: &leno_operate::ClusterTarget,
     kind: Kind,
@@ -225,7 +225,7 @@ async fn of_cluster(
     of_api_server(&key, serde_json::to_value(object)?).map(Some)
 }
 
-/// An object as the API server has it.
+/// The document for an object as the API server stores it.
 fn of_api_server(key: &ObjectKey, object: Value) -> Result<Document> {
     let status = conditions(&object["status"]);
     let no_status = status.is_empty().then(|| "no control plane has written one".to_owned());
@@ -233,7 +233,7 @@ fn of_api_server(key: &ObjectKey, object: Value) -> Result<Document> {
 }
 
 impl Document {
-    /// Without what the API server and its clients keep of it, and without secrets.
+    /// Leaves out secrets, and fields that the API server and its clients manage.
     fn of(
         key: &ObjectKey,
         mut object: Value,
@@ -261,11 +261,11 @@ impl Document {
     }
 }
 
-/// What is shown of the metadata.
+/// The fields of the metadata that are shown.
 const KEPT: [&str; 6] =
     ["name", "namespace", "labels", "annotations", "creationTimestamp", "generation"];
 
-/// Removes what programs that apply documents keep in annotations: the whole document, which nothing masks.
+/// Removes annotations in which programs store the whole applied document, in which nothing is masked.
 fn mask_annotations(all: &mut Map<String, Value>) {
     let is_copy = |value: &str| value.contains("apiVersion") && value.contains("kind");
     all.retain(|_, value| !value.as_str().is_some_and(is_copy));
@@ -276,7 +276,7 @@ fn mask_annotations(all: &mut Map<String, Value>) {
     }
 }
 
-/// Masks the values of headers and parameters, in matches and in filters, whose names say that they are secret.
+/// Masks the values of headers and parameters in matches and filters whose names suggest a secret.
 fn mask_values(value: &mut Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(mask_values),

@@ -1,4 +1,4 @@
-//! Live requests for the page: it polls taps, which are those of `leno tap` and have the same rights and bounds.
+//! Live requests for the page. The page polls taps that have the same rights and limits as those of `leno tap`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,11 +14,11 @@ use crate::commands::tap::proxies::PollFailure;
 use crate::commands::tap::{RequestFilter, Tap, TapSession};
 use crate::commands::{AnyMesh, OutputForm};
 
-/// Taps at once: a proxy has as many.
+/// Most taps at once. A proxy permits as many.
 const MAX_TAPS: usize = 4;
-/// A tap that is not polled for this long is forgotten: its proxies have closed it by then.
+/// A tap that is not polled for this long is forgotten. Its proxies have closed it by then.
 const FORGOTTEN: Duration = leno_telemetry::tap::LAPSE;
-/// Requests a second of one tap: what a person can glance at.
+/// Requests per second of one tap: as many as a person can take in.
 const MAX_RPS: u32 = 20;
 /// Longest name of a tap.
 const MAX_ID: usize = 64;
@@ -30,7 +30,7 @@ pub(super) struct LiveTaps {
 }
 
 struct LiveTap {
-    /// It is there when its first poll has opened it.
+    /// `None` until the first poll has opened it.
     session: Rc<Mutex<Option<TapSession>>>,
     polled: Instant,
 }
@@ -40,7 +40,7 @@ impl LiveTaps {
         Self { mesh, taps: RefCell::default() }
     }
 
-    /// Polls the tap that a query names, which is opened by its first poll, or closes it with `close=true`.
+    /// Polls the tap that a query names, and opens it at the first poll. With `close=true`, closes it.
     pub(super) async fn answer(&self, query: &str) -> AdminReply {
         let parameters: Parameters =
             form_urlencoded::parse(query.as_bytes()).into_owned().collect();
@@ -93,10 +93,10 @@ impl LiveTaps {
         }
     }
 
-    /// The tap of this name, or a place for it; `None` if there is none.
+    /// The tap of this name, or a new place for it; `None` if there are too many.
     fn reserve(&self, id: &str) -> Option<Rc<Mutex<Option<TapSession>>>> {
         let mut taps = self.taps.borrow_mut();
-        // One that is being polled has other owners.
+        // A tap that is being polled has other owners.
         taps.retain(|_, tap| {
             Rc::strong_count(&tap.session) > 1 || tap.polled.elapsed() < FORGOTTEN
         });
@@ -140,7 +140,8 @@ impl LiveTaps {
     }
 }
 
-/// What was tapped since the poll before, and how many requests were not since the tap was opened.
+/// The requests that were tapped since the previous poll, and the number of requests that were missed since the tap was
+/// opened.
 fn page(requests: &[TappedRequest], beyond: u64, dropped: u64) -> Value {
     json!({"requests": requests, "beyond": beyond, "dropped": dropped})
 }
@@ -152,7 +153,7 @@ fn text(parameters: &Parameters, name: &str) -> Option<String> {
     parameters.get(name).filter(|text| !text.is_empty()).cloned()
 }
 
-/// The status that an error has for the page: from 400 to 499 where asking again would change nothing.
+/// The HTTP status for an error: 400 to 499 if another attempt would fail as well.
 fn status_of(error: &anyhow::Error) -> u16 {
     for cause in error.chain() {
         if let Some(unpolled) = cause.downcast_ref::<PollFailure>() {
@@ -165,7 +166,7 @@ fn status_of(error: &anyhow::Error) -> u16 {
             return 502;
         }
     }
-    // What was asked for does not exist.
+    // The requested object does not exist.
     400
 }
 

@@ -1,5 +1,5 @@
-//! What the page shows by the rights of the user of `leno dashboard`, and not by those of the observer: what `leno check` and
-//! `leno identity` say, and documents.
+//! The content that the page shows by the rights of the user of `leno dashboard` rather than those of the observer: the
+//! output of `leno check` and `leno identity`, and documents.
 
 use std::time::{Duration, Instant, SystemTime};
 

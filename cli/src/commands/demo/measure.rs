@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::mesh::ShopMesh;
 
-/// What the load generator reports; the rest of its record is left unread.
+/// The part of the load generator's report that is needed.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Load {
     pub(super) requests: u64,
@@ -52,7 +52,7 @@ impl MeasuredRun {
     }
 }
 
-/// What the shop has used so far: its applications (the customer is none) and its proxies.
+/// The CPU time that the shop has used so far: its applications without the customer, and its proxies.
 pub(super) fn cpu(mesh: &ShopMesh) -> Result<Cpu> {
     let mut sum = Cpu::default();
     for instance in mesh.status()?.instances {
@@ -68,7 +68,7 @@ pub(super) fn cpu(mesh: &ShopMesh) -> Result<Cpu> {
     Ok(sum)
 }
 
-/// The kernel accounts CPU time for every version 2 group, whether or not the controller is on.
+/// The kernel accounts CPU time for every group of cgroup version 2, whether or not the controller is enabled.
 fn of_cgroup(directory: &Path) -> Result<u64> {
     let path = directory.join("cpu.stat");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! The shop as a mesh of its own: started, loaded, looked at, ended.
+//! The shop as a mesh of its own: starts it, sends load, queries it and ends it.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use leno_local::status::MeshStatus;
 use super::measure::Load;
 
 const SHOP: &str = include_str!("../../../../examples/shop/shop.yaml");
-/// The client of the shop: a workload like every other, in which the load generator is run.
+/// The client of the shop: a workload like every other. The load generator runs in it.
 const CLIENT: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -37,9 +37,9 @@ metadata: {name: shop, annotations: {leno.dev/inject: disabled}}
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end.
 const END: Duration = Duration::from_secs(30);
-/// How often either is looked at.
+/// The pause between two looks during either wait.
 const LOOK: Duration = Duration::from_millis(50);
-/// Load before what is measured.
+/// Load that is sent before the measurement.
 const WARM_UP: &str = "1s";
 
 /// A running shop.
@@ -75,7 +75,7 @@ impl ShopMesh {
             .args(["--capture", &capture.to_string()])
             .arg("-")
             .current_dir("/")
-            // Ctrl-C is for the demo, which ends the mesh in order.
+            // Ctrl-C is meant for the demo, which ends the mesh in order.
             .process_group(0);
         let up = LaunchedMesh::start(&mut up, &format!("{shop}{CLIENT}"));
         let up = up.context("cannot start leno up")?;
@@ -94,7 +94,7 @@ impl ShopMesh {
         Ok(MeshStatus::read(&self.layout)?)
     }
 
-    /// One line about what runs.
+    /// One line that describes what runs.
     pub(super) fn describe(&self) -> Result<String> {
         let status = self.status()?;
         let meshed = status.instances.iter().filter(|instance| instance.meshed).count();
@@ -102,14 +102,14 @@ impl ShopMesh {
         Ok(format!("{all} workload instances, {meshed} with a proxy, captured by {capture}"))
     }
 
-    /// By what the traffic is captured.
+    /// How traffic is captured.
     pub(super) fn capture(&self) -> Result<String> {
         let status = self.status()?;
         let capture = status.instances.iter().find_map(|instance| instance.capture.clone());
         Ok(capture.unwrap_or_else(|| "none".to_owned()))
     }
 
-    /// Fails with what it printed when `leno up` has ended by itself.
+    /// An error with the output of `leno up` if that has ended by itself.
     pub(super) fn check_alive(&self) -> Result<()> {
         Ok(self.up.check_alive()?)
     }
@@ -132,8 +132,7 @@ impl ShopMesh {
         Ok(ShopLoad { child })
     }
 
-    /// Rules of netfilter in all namespaces of the mesh, as `nft` lists them; none when there is
-    /// no `nft` to ask.
+    /// The number of netfilter rules in all namespaces of the mesh, as `nft` lists them; `None` if there is no `nft`.
     pub(super) fn netfilter_rules(&self) -> Result<Option<usize>> {
         let Some(nft) = leno_local::program::find("nft") else { return Ok(None) };
         let mut rules = 0;
@@ -154,7 +153,7 @@ impl ShopMesh {
         Ok(Some(rules))
     }
 
-    /// Ends the shop in good order.
+    /// Ends the shop in order.
     pub(super) async fn stop(mut self) -> Result<()> {
         while !self.up.poll_end(END)? {
             tokio::time::sleep(LOOK).await;
@@ -167,7 +166,7 @@ impl ShopMesh {
 impl Drop for ShopMesh {
     fn drop(&mut self) {
         if !self.ended {
-            // On the way out after an error, which is the one to report.
+            // The demo ends because of an error, which is the one to report.
             self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(self.name));
         }
@@ -179,7 +178,7 @@ impl ShopLoad {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// What it measured.
+    /// The measurements.
     pub(super) fn finish(mut self) -> Result<Load> {
         let (mut record, mut errors) = (String::new(), String::new());
         self.child.stdout.take().context("no output")?.read_to_string(&mut record)?;
@@ -191,19 +190,19 @@ impl ShopLoad {
 
 impl Drop for ShopLoad {
     fn drop(&mut self) {
-        // Ended already, unless the demo is on its way out.
+        // The process has ended already, unless the demo ends early.
         let _gone = self.child.kill();
         let _gone = self.child.wait();
     }
 }
 
-/// Redis of the shop listens on loopback only, which its proxy makes up for. Without one it has to
-/// listen for others.
+/// Redis of the shop listens only on loopback, which works because its proxy connects to it there. Without a mesh it
+/// has to listen on all addresses.
 fn reachable(shop: &str) -> String {
     shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0")
 }
 
-/// The search path with the folder of this executable first: the shop lies beside it.
+/// The search path, with the folder of this executable first, because the shop's program is in the same folder.
 fn with_folder_of(executable: &Path) -> Result<OsString> {
     let own = executable.parent().context("an executable lies in a folder")?.to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();

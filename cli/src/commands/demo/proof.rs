@@ -1,20 +1,20 @@
-//! What the demo shows to hold.
+//! What the demo proves.
 
 use leno_observe::stat::{EdgeReport, StatReport};
 use serde::Serialize;
 
 use super::measure::{Latency, MeasuredRun};
 
-/// The capture that needs no netfilter rule.
+/// The method of capture that needs no netfilter rules.
 const WITHOUT_RULES: &str = "ebpf";
 
-/// What was seen of the shop in the mesh.
+/// The observations of the shop in the mesh.
 #[derive(Debug)]
 pub(super) struct MeshEvidence {
-    /// By what traffic was captured.
+    /// How traffic was captured.
     pub(super) capture: String,
     pub(super) report: StatReport,
-    /// In the workloads' namespaces; `None` if `nft` did not answer.
+    /// Rules in the workloads' namespaces; `None` if `nft` did not answer.
     pub(super) netfilter_rules: Option<usize>,
     pub(super) measured: MeasuredRun,
 }
@@ -22,17 +22,17 @@ pub(super) struct MeshEvidence {
 /// The outcome of the demo; with `-o json`, its output.
 #[derive(Debug, Serialize)]
 pub(super) struct DemoOutcome {
-    /// Everything that should hold does.
+    /// Whether everything is true that should be.
     pub(super) holds: bool,
-    /// By what traffic was captured.
+    /// How traffic was captured.
     pub(super) capture: String,
-    /// Every edge was encrypted, and there were some.
+    /// Whether there were edges, and all were encrypted.
     pub(super) mtls_on_every_edge: bool,
-    /// Rules in the workloads' namespaces; none when there was no `nft` to ask.
+    /// Rules in the workloads' namespaces; `None` if there was no `nft`.
     pub(super) netfilter_rules: Option<usize>,
     /// The shop in the mesh.
     pub(super) meshed: RunSummary,
-    /// The same with no mesh.
+    /// The shop without a mesh.
     pub(super) no_mesh: RunSummary,
     /// Which workload called which in the mesh.
     pub(super) edges: Vec<EdgeReport>,
@@ -46,9 +46,9 @@ pub(super) struct RunSummary {
     pub(super) requests: u64,
     pub(super) errors: u64,
     pub(super) latency_us: Latency,
-    /// User and system, of the shop's own processes.
+    /// User and system time of the shop's own processes.
     pub(super) shop_cpu_us_per_page: f64,
-    /// User and system, of the proxies.
+    /// User and system time of the proxies.
     pub(super) proxies_cpu_us_per_page: f64,
 }
 
@@ -92,7 +92,7 @@ impl RunSummary {
         }
     }
 
-    /// There were some, and all were answered well.
+    /// Whether there were requests, and all of them succeeded.
     pub(super) fn good(&self) -> bool {
         self.requests > 0 && self.errors == 0
     }

@@ -7,17 +7,17 @@ use super::proof::{DemoOutcome, RunSummary};
 use crate::commands::table::{edges, percent};
 use crate::commands::{escaped, print, print_raw};
 
-/// Moves the cursor up and clears from there: the next picture takes the place of the last.
+/// Moves the cursor up and clears the rest, so that the next picture replaces the last one.
 const UP_AND_CLEAR: &str = "\x1b[{}A\x1b[J";
 
-/// What comes first.
+/// The text at the begin.
 pub(super) const OPENING: &str = "\
 Leno demo: a shop of six services over Redis, as ordinary processes on this machine.
 Each runs in its own network namespace; none knows of the mesh.
 
 ";
 
-/// The live table: in place on a terminal, otherwise a line a second.
+/// The live table: on a terminal it is redrawn in place, otherwise one line is printed each second.
 pub(super) struct LiveTable {
     kind: OutputMode,
     lines: usize,
@@ -34,7 +34,7 @@ impl LiveTable {
         Self { kind: if live { OutputMode::Live } else { OutputMode::Lines }, lines: 0 }
     }
 
-    /// Shows nothing.
+    /// A table that shows nothing.
     pub(super) fn none() -> Self {
         Self { kind: OutputMode::None, lines: 0 }
     }
@@ -68,7 +68,7 @@ fn summary(report: &StatReport) -> String {
     )
 }
 
-/// What was shown to hold, in words.
+/// What was proved, in words.
 pub(super) fn proof(proof: &DemoOutcome) -> String {
     let mut text = format!("\n{}\n", edges(&proof.report));
     let count = proof.edges.len();

@@ -44,14 +44,14 @@ pub(crate) struct Capture {
     output: OutputForm,
 }
 
-/// What is known of a pod's capture.
+/// What is known about a pod's capture.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// What Kubernetes says; none of `leno up`.
+    /// The state in Kubernetes; `None` for `leno up`.
     pod: Option<ProxyPod>,
-    /// What the node's agent says of it.
+    /// The report of the node's agent about the pod.
     capture: Option<Value>,
-    /// The ways to capture that its node has, as its agent found.
+    /// The methods of capture that its node supports, as its agent found.
     backends: Value,
     /// Whether its proxy reports that it is captured; `None` if it reports nothing.
     proxy_captured: Option<bool>,
@@ -236,7 +236,7 @@ fn passes(lines: &mut LabelledLines, passes: &Value) {
     lines.add("passes", &format!("what user {} sends, and all that is not TCP", passes["user"]));
 }
 
-/// The ways around the capture that are open, and what closes them.
+/// The open ways around the capture, and what would close them.
 fn open(lines: &mut LabelledLines, open: &Value) {
     for one in list(&open["ways"]) {
         let mut text = text_of(&one["what"]);

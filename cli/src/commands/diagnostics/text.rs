@@ -1,4 +1,4 @@
-//! What is known of a proxy, for people.
+//! What is known about a proxy, as text for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -130,7 +130,7 @@ fn of_port(lines: &mut LabelledLines, port: &Value) {
     }
 }
 
-/// A word of a page; empty where there is none.
+/// A text in a page; empty if it is missing.
 pub(super) fn text_of(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
@@ -144,7 +144,7 @@ pub(super) fn since(unix_s: f64) -> Duration {
     SystemTime::now().duration_since(then).unwrap_or_default()
 }
 
-/// When a certificate ends.
+/// When a certificate expires.
 fn ends(unix_s: f64) -> String {
     let then = UNIX_EPOCH + Duration::from_secs_f64(unix_s.max(0.0));
     match then.duration_since(SystemTime::now()) {
@@ -153,7 +153,7 @@ fn ends(unix_s: f64) -> String {
     }
 }
 
-/// A time in the unit that people would take.
+/// A time in the unit that people would use.
 pub(super) fn said(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_secs() {

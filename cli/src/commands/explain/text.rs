@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! Explanations as text for people.
 
 use leno_analysis::{
     AuthorizationAnswer, BackendAnswer, Explanation, HeaderEdits, OutcomeAnswer, PolicyAnswer,
@@ -9,7 +9,7 @@ use crate::commands::lines::LabelledLines;
 /// Most endpoints that are shown of one backend.
 const MAX_ENDPOINTS: usize = 8;
 
-/// The explanation, a line for each thing that happens to the request, and then the matches.
+/// The explanation: one line for each thing that happens to the request, followed by the matches.
 pub(super) fn text(explanation: &Explanation) -> String {
     let mut lines = LabelledLines::default();
     let client = &explanation.client;
@@ -118,7 +118,7 @@ fn backend(lines: &mut LabelledLines, one: &BackendAnswer) {
     }
 }
 
-/// `=>` before what holds, `no` before what does not.
+/// Begins with `=>` if the policy is in effect, and with `no` if not.
 fn policy(lines: &mut LabelledLines, one: &PolicyAnswer) {
     let place = one.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
     let mark = if one.holds { "=>" } else { "no" };

@@ -6,13 +6,13 @@ use leno_flows::RequestRow;
 use super::super::{OutputForm, print, print_json, table};
 use super::{Flows, names};
 
-/// Prints the requests of the pairs that are asked for.
+/// Prints the requests of the requested pairs.
 pub(super) fn show(flows: &Flows, mut all: Vec<RequestRow>) -> Result<()> {
     all.retain(|one| wants(flows, one));
     if flows.output == OutputForm::Json { print_json(&all) } else { print(&text(&all)) }
 }
 
-/// Whether a row is asked for. Its proxy is the client's where the direction is outbound.
+/// Whether a row was requested. If the direction is outbound, it was counted by the client's proxy.
 fn wants(flows: &Flows, one: &RequestRow) -> bool {
     let client = (&*one.client_namespace, &*one.client);
     let server = (&*one.server_namespace, &*one.server);
@@ -28,7 +28,7 @@ fn wants(flows: &Flows, one: &RequestRow) -> bool {
         && flows.role.is_none_or(|wanted| wanted.name() == role)
 }
 
-/// Whether the name is that of an instance or a pod of a workload: proxies count by these.
+/// Whether a name is that of an instance or a pod of a workload, because proxies count by instance.
 fn is_instance(wanted: &str, namespace: &str, name: &str) -> bool {
     let mut shorter = name;
     while let Some((workload, _)) = shorter.rsplit_once('-') {
@@ -74,7 +74,7 @@ fn text(all: &[RequestRow]) -> String {
     text
 }
 
-/// The bound of a bucket: the value is not above it.
+/// The upper bound of a bucket: the value is not above it.
 pub(super) fn ms(bound: Option<f64>) -> String {
     bound.map_or_else(|| ">10000".to_owned(), |ms| format!("{}", (ms * 1e3).round() / 1e3))
 }

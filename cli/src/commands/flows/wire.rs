@@ -7,7 +7,7 @@ use super::super::{OutputForm, print, print_json, table};
 use super::requests::ms;
 use super::{Flows, peer};
 
-/// Prints the requests of the workloads that are asked for.
+/// Prints the requests of the requested workloads.
 pub(super) fn show(flows: &Flows, mut all: Vec<WireRow>) -> Result<()> {
     all.retain(|one| {
         flows.wants_ends((&one.namespace, &one.workload), &one.peer)
@@ -28,7 +28,7 @@ fn text(all: &[WireRow]) -> String {
         "ROLE", "WORKLOAD", "PEER", "PROTOCOL", "KIND", "RESULT", "REQUESTS", "P50 MS", "P99 MS"
     );
     for (one, [workload, peer]) in all.iter().zip(&rows) {
-        // Of those no response was seen, so they have no times.
+        // No response to these was seen, so they have no duration.
         let is_timed = !["unanswered", "unseen"].contains(&&*one.result);
         let shown = |bound| if is_timed { ms(bound) } else { "-".to_owned() };
         text += &format!(

@@ -1,4 +1,4 @@
-//! An identity report for people.
+//! Identity reports as text for people.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use leno_identity::report::{CertificateReport, IdentityReport, MAX_NAMED};
 
 use crate::commands::escaped;
 
-/// Digits of a hash or a fingerprint that are shown: enough to tell a handful apart.
+/// Digits of a hash or a fingerprint that are shown: enough to distinguish a handful.
 const SHOWN: usize = 16;
 
 /// Seconds of Unix time.

@@ -1,4 +1,4 @@
-//! One call of a tool: a process of `leno` and what it has printed.
+//! Calls of tools. Each runs a process of `leno` and returns its output.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,25 +16,25 @@ use tokio::time::timeout;
 use super::tools::Tool;
 use crate::commands::AnyMesh;
 
-/// Calls that run at once; more wait.
+/// Calls that run at once. Further ones wait.
 const MAX_CALLS: usize = 4;
-/// How long a call may take, the wait for its turn excluded.
+/// Longest call, without the wait for its turn.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer, and of what a command says beside it.
+/// Most bytes of an answer, and of a command's standard error.
 const MAX_ANSWER: u64 = 1024 * 1024;
 const MAX_NOTES: u64 = 16 * 1024;
 
 /// Runs the commands of tools.
 #[derive(Debug)]
 pub(super) struct Caller {
-    /// This program itself.
+    /// The path of this program.
     program: PathBuf,
     /// The options that name the mesh.
     mesh: Vec<OsString>,
     calls: Semaphore,
 }
 
-/// What a command has printed.
+/// The output of a command.
 struct Printed {
     status: ExitStatus,
     answer: Vec<u8>,
@@ -61,7 +61,7 @@ impl Caller {
         Ok(Self { program: std::env::current_exe()?, mesh, calls })
     }
 
-    /// What a tool answers, or why it does not.
+    /// Calls a tool. Returns its answer, or why there is none.
     pub(super) async fn call(&self, tool: &Tool, given: &JsonObject) -> CallToolResult {
         match self.answer(tool, given).await {
             Ok(answer) => CallToolResult::structured(answer),
@@ -76,7 +76,7 @@ impl Caller {
             Ok(printed) => {
                 printed.map_err(|error| format!("cannot run leno {}: {error}", tool.name))?
             }
-            // It is killed with the future that waited for it.
+            // The process is killed when the future that waits for it is dropped.
             Err(_) => {
                 return Err(format!("leno {} took longer than {LIMIT:?}: ask for less", tool.name));
             }
@@ -107,7 +107,7 @@ impl Caller {
     }
 }
 
-/// The first bytes; the pipe is closed then.
+/// Reads the first bytes, and then closes the pipe.
 async fn up_to(bound: u64, from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(bound).read_to_end(&mut bytes).await?;
@@ -115,7 +115,7 @@ async fn up_to(bound: u64, from: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> 
 }
 
 impl Printed {
-    /// The answer as an object.
+    /// Converts the answer into an object.
     fn read(&self, tool: &Tool) -> Result<Value, String> {
         if self.answer.len() as u64 > MAX_ANSWER {
             return Err(
@@ -134,7 +134,7 @@ impl Printed {
                 false => notes.join("\n"),
             });
         }
-        // Several values where the command prints one a line.
+        // If the command prints one value per line, the answer has several values.
         let values = serde_json::Deserializer::from_slice(&self.answer).into_iter::<Value>();
         let mut values: Vec<Value> = values
             .collect::<Result<_, _>>()

@@ -1,4 +1,4 @@
-//! The tools: commands that change nothing, and the arguments that each takes.
+//! The tools: commands that change nothing, with the arguments that each accepts.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ pub(super) struct Tool {
     pub(super) name: &'static str,
     description: &'static str,
     parameters: &'static [Parameter],
-    /// Whether the exit code 1 is an answer, of which the command has printed the reasons.
+    /// Whether the exit code 1 is an answer, for which the command has printed the reasons.
     pub(super) answers_no: bool,
-    /// What an answer that is a list is called, since an answer is an object.
+    /// The field for an answer that is a list, because an answer has to be an object.
     pub(super) list: &'static str,
 }
 
@@ -31,13 +31,13 @@ struct Parameter {
     description: &'static str,
 }
 
-/// Where the command line of the command has it.
+/// The position of an argument on the command line.
 #[derive(Clone, Copy, Debug)]
 enum ArgumentPosition {
     /// `--NAME=VALUE`, with dashes where the name has underscores.
     Option,
     Positional,
-    /// Behind `--`.
+    /// After `--`.
     Last,
 }
 
@@ -45,11 +45,11 @@ enum ArgumentPosition {
 enum ParameterKind {
     Text,
     Texts,
-    /// One of these.
+    /// One of these words.
     Choice(&'static [&'static str]),
-    /// A whole number from the first to the second; the third where none is given.
+    /// A whole number within two bounds; the third number is the default.
     Number(u64, u64, u64),
-    /// A number of seconds, likewise.
+    /// A number of seconds, with bounds and default as for `Number`.
     Seconds(u64, u64, u64),
     Flag,
 }
@@ -108,7 +108,7 @@ const fn figures(name: &'static str, description: &'static str) -> Tool {
     Tool { name, description, parameters: FIGURES, answers_no: false, list: name }
 }
 
-/// All tools. A command that changes anything does not belong here.
+/// All tools. A command that changes something must not be added.
 pub(super) const TOOLS: [&Tool; 7] = [
     &figures(
         "stat",
@@ -223,7 +223,7 @@ pub(super) const TOOLS: [&Tool; 7] = [
 ];
 
 impl Tool {
-    /// As clients are told.
+    /// The description of the tool for clients.
     pub(super) fn described(&self) -> rmcp::model::Tool {
         let schema = |one: &Parameter| (one.name.to_owned(), one.schema());
         let required = self.parameters.iter().filter(|one| one.is_required).map(|one| one.name);
@@ -239,7 +239,7 @@ impl Tool {
             .with_annotations(read_only)
     }
 
-    /// The arguments of the command, or why those of the call are none.
+    /// The arguments of the command, or why those of the call are invalid.
     pub(super) fn command_line(&self, given: &JsonObject) -> Result<Vec<String>, String> {
         let knows = |name: &&String| self.parameters.iter().any(|one| one.name == **name);
         if let Some(unknown) = given.keys().find(|name| !knows(name)) {
@@ -266,7 +266,7 @@ impl Tool {
                 ArgumentPosition::Last => last.extend(values),
             }
         }
-        // What begins with a dash would be an option of the command.
+        // A text that begins with a dash would be taken for an option of the command.
         if let Some(odd) = positionals.iter().find(|value| value.starts_with('-')) {
             return Err(format!("{odd:?} is no name"));
         }
@@ -294,7 +294,7 @@ impl Parameter {
         schema
     }
 
-    /// The texts that stand for a value on the command line.
+    /// The texts for a value on the command line.
     fn values(&self, given: Option<&Value>) -> Result<Vec<String>, String> {
         let wrong = |what: &str| format!("{} is {what}", self.name);
         let text = |value: &Value| match value.as_str() {

@@ -1,4 +1,4 @@
-//! `leno slo gate`: a step of a rollout that waits, and says no as soon as an objective fails.
+//! `leno slo gate`: a step of a rollout that waits, and fails as soon as an objective fails.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
     let end = Instant::now() + gate.until;
     block_on(async {
         loop {
-            // Each time, because a rollout changes which workloads are behind a Service.
+            // Looked up each time, because a rollout changes which workloads are behind a Service.
             let objectives = gate.wanted.find(&layout, &gate.names)?;
             if objectives.is_empty() {
                 bail!(

@@ -1,4 +1,4 @@
-//! An objective with what the history has of it.
+//! Reports on objectives, from the data of the history.
 
 use anyhow::Result;
 use leno_dashboard::api::Budget;
@@ -10,33 +10,33 @@ use serde::Serialize;
 
 use crate::commands::table::width;
 
-/// One of the objectives of a document: of success, or of latency.
+/// One objective of a document: for success or for latency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Report {
     /// The namespace of the document.
     pub(super) namespace: String,
     /// Its name.
     pub(super) name: String,
-    /// What it is about, such as `Service/cart`.
+    /// Its target, such as `Service/cart`.
     pub(super) target: String,
     /// `success` or `latency`.
     pub(super) objective: &'static str,
-    /// The percentage of requests that are to be good.
+    /// The percentage of requests that should be good.
     pub(super) percent: f64,
     /// The longest time of a good request, in milliseconds.
     pub(super) below_ms: Option<u64>,
-    /// The time up to which requests count as good: the highest bound of a bucket that is not above `below_ms`.
+    /// The duration up to which requests count as good: the highest bound of a bucket that is not above `below_ms`.
     pub(super) in_time_ms: Option<f64>,
     /// The window, in seconds.
     pub(super) window_s: u64,
-    /// How much of it was observed.
+    /// How many seconds of the window were observed.
     pub(super) observed_s: f64,
-    /// What was spent in it.
+    /// How much of the budget was spent in the window.
     #[serde(flatten)]
     pub(super) spent: SpentBudget,
-    /// The share of the budget that is left, below 0 where more than all of it was spent.
+    /// The share of the budget that is left. It is negative if more than the whole budget was spent.
     pub(super) budget_left: Option<f64>,
-    /// How it is.
+    /// The state of the objective.
     pub(super) standing: ObjectiveState,
     /// How fast the budget is spent.
     pub(super) burn: Vec<Burn>,
@@ -50,7 +50,7 @@ enum ObjectiveMeasure {
 }
 
 impl Report {
-    /// The reports of all of them.
+    /// The reports on all these objectives.
     pub(super) async fn of_all(layout: &Layout, objectives: &[MeshObjective]) -> Result<Vec<Self>> {
         let mut reports = Vec::new();
         for one in objectives {
@@ -105,7 +105,7 @@ impl Report {
         })
     }
 
-    /// Whether its budget is used up, or spent too fast.
+    /// Whether the budget is used up, or is spent too fast.
     pub(super) fn fails(&self) -> bool {
         matches!(self.standing, ObjectiveState::Exhausted | ObjectiveState::Burning)
     }
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// In words, with the figures that show it.
+    /// The state in words, with the figures that show it.
     pub(super) fn verdict(&self) -> String {
         let SpentBudget { requests, bad } = self.spent;
         match self.standing {
@@ -162,7 +162,7 @@ async fn asked(
     Ok(leno_local::observer::ask(layout, &target).await?)
 }
 
-/// A line each, with a heading.
+/// One line for each report, below a heading.
 pub(super) fn table(reports: &[Report]) -> String {
     if reports.is_empty() {
         return "there is no ServiceLevelObjective\n".to_owned();

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::proxies::TappedProxy;
 
-/// Prefixes of names as kubectl has them; what is behind them names a workload, an instance or a service.
+/// Prefixes of names as in kubectl. The rest of the name is that of a workload, an instance or a service.
 const KINDS: [&str; 16] = [
     "deploy",
     "deployment",
@@ -53,12 +53,13 @@ impl WorkloadInstances {
             let found = self.0.iter().filter(here).filter(|known| is(known));
             found.map(|(_, one)| one.clone()).collect()
         };
-        // Where `web-0` is a workload it is not also the first instance of `web`.
+        // If `web-0` is a workload, it does not also mean the first instance of `web`.
         let of_workload = select(&|(workload, _)| workload == name);
         if of_workload.is_empty() { select(&|(_, one)| one.name == name) } else { of_workload }
     }
 
-    /// What proxies know a client or a server by: `namespace/name` of its instances, and of a service or an account.
+    /// The names by which proxies know a client or a server: `namespace/name` of its instances, or of a service or
+    /// service account.
     pub(super) fn parties(&self, namespace: Option<&str>, wanted: &str) -> Result<Vec<String>> {
         let (said, name) = split(wanted);
         let namespace = said.or(namespace);
@@ -85,7 +86,7 @@ pub(super) fn split(text: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// A value as it stands in a query.
+/// A value in the encoding of a query.
 pub(super) fn encoded(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     let one = |byte: u8| match is_plain(byte) {

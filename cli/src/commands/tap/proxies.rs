@@ -128,7 +128,7 @@ impl TappedProxies {
         self.names.0.iter().map(|(_, proxy)| proxy).filter(is).cloned().collect()
     }
 
-    /// How long to wait between two polls. Through an API server each is a connection of its own.
+    /// The pause between two polls. Through an API server, each poll is a connection of its own.
     pub(in crate::commands) fn pause(&self) -> Duration {
         match &self.access {
             ProxyAccess::Machine(_) => Duration::from_millis(200),
@@ -154,7 +154,7 @@ impl TappedProxies {
         let TappedProxy { namespace, name } = proxy.clone();
         match &self.access {
             ProxyAccess::Machine(layout) => {
-                // An instance may have been started again, in another network namespace.
+                // The instance may have been restarted in another network namespace.
                 let status =
                     MeshStatus::read(layout).map_err(|error| PollFailure::new(error, None))?;
                 let is = |one: &&_| is_instance(one, proxy);

@@ -1,4 +1,4 @@
-//! A request in a line, for people.
+//! One line per request, for people.
 
 use leno_tap::{RequestLatency, TappedRequest};
 

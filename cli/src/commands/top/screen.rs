@@ -1,38 +1,38 @@
-//! What `leno top` shows, and what keys do to it; without a terminal.
+//! The screen of `leno top` and its reactions to keys. It does not need a terminal.
 
 use leno_observe::stat::StatReport;
 
 use crate::commands::order::{RowOrder, Sort};
 use crate::commands::{escaped, table};
 
-/// Inverse video, red, and none of it.
+/// The escape sequences for inverse video, for red, and for neither.
 const INVERSE: &str = "\x1b[7m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// Below this success rate a row is red.
+/// Rows with a success rate below this are red.
 const GOOD: f64 = 0.99;
-/// The lines above and below the rows: the first, the heading, the keys.
+/// The number of lines around the rows: the first line, the heading, and the keys.
 const FRAME: usize = 3;
 
 const ESCAPE: u8 = 0x1b;
 const CTRL_C: u8 = 3;
 const BACKSPACE: [u8; 2] = [8, 0x7f];
 
-/// What a row is.
+/// What the rows are: workloads or edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowKind {
     Edges,
     Workloads,
 }
 
-/// Whether a key ends it.
+/// Whether a key ends the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     GoesOn,
     End,
 }
 
-/// Where in a sequence of bytes of an arrow key it is.
+/// The position within the byte sequence of an arrow key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sequence {
     #[default]
@@ -46,7 +46,7 @@ pub(super) struct Screen {
     pub(super) report: Option<StatReport>,
     rows: RowKind,
     order: RowOrder,
-    /// Rows above the first one that is shown.
+    /// The number of rows above the first visible one.
     above: usize,
     /// Whether a filter is being typed.
     typing: bool,
@@ -68,7 +68,7 @@ impl RowKind {
         }
     }
 
-    /// The success rates, a row each.
+    /// The success rate of each row.
     fn success(self, report: &StatReport) -> Vec<Option<f64>> {
         match self {
             Self::Edges => report.edges.iter().map(|one| one.signals.success_rate).collect(),
@@ -85,7 +85,7 @@ impl Screen {
         Self { report: None, rows, order, above, typing: false, sequence }
     }
 
-    /// Takes a byte that was typed.
+    /// Handles a byte that was typed.
     pub(super) fn typed(&mut self, byte: u8) -> Key {
         if byte == CTRL_C {
             return Key::End;
@@ -97,7 +97,7 @@ impl Screen {
                 self.scroll(arrow);
                 Sequence::None
             }
-            // Escape alone ends the filter; the byte after it is a key of its own.
+            // Escape alone ends the filter. The byte after it is a key of its own.
             (Sequence::Escape | Sequence::None, byte) => {
                 if self.sequence == Sequence::Escape {
                     self.order.filter = None;
@@ -152,7 +152,7 @@ impl Screen {
         Key::GoesOn
     }
 
-    /// The lines of a terminal with so many columns and lines.
+    /// The lines to draw on a terminal of this size.
     pub(super) fn lines(&self, (columns, height): (usize, usize)) -> Vec<String> {
         let fit = |line: &str| line.chars().take(columns).collect::<String>();
         let order = &self.order;

@@ -1,4 +1,4 @@
-//! The terminal: its own screen and keys one by one while `leno top` runs, and as it was before afterwards.
+//! The terminal while `leno top` runs: an own screen and single keys. Afterwards the terminal is restored.
 
 use std::io::Read as _;
 
@@ -8,20 +8,20 @@ use tokio::sync::mpsc;
 
 use crate::commands::print_raw;
 
-/// The size of a terminal that does not say its own.
+/// The size of a terminal that does not report one.
 const USUAL: (usize, usize) = (80, 24);
-/// Keys that wait to be read, more than are typed between two pictures.
+/// Keys that can wait to be read. No one types more between two pictures.
 const MAX_KEYS: usize = 64;
 
-/// Shows another screen and hides the cursor; and back.
+/// Switches to another screen and hides the cursor; and the reverse.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// The first line; the rest of a line; the rest of the screen.
+/// Moves to the first line; clears the rest of a line; clears the rest of the screen.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// A terminal that is given back as it was when this is dropped.
+/// A terminal whose state is restored when this is dropped.
 pub(super) struct Terminal {
     before: Termios,
 }
@@ -37,13 +37,13 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Columns and lines.
+    /// The size in columns and lines.
     pub(super) fn size(&self) -> (usize, usize) {
         let size = terminal_size::terminal_size();
         size.map_or(USUAL, |(columns, lines)| (columns.0.into(), lines.0.into()))
     }
 
-    /// Shows these lines, which fit.
+    /// Draws these lines, which must fit on the screen.
     pub(super) fn draw(&self, lines: &[String]) -> Result<()> {
         let lines = lines.join(&format!("{CLEAR_LINE}\r\n"));
         print_raw(&format!("{HOME}{lines}{CLEAR_LINE}{CLEAR_BELOW}"))
@@ -52,13 +52,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Nothing can be done about a terminal that is gone.
+        // If the terminal is gone, there is nothing left to do.
         let _gone = print_raw(LEAVE);
         let _gone = tcsetattr(std::io::stdin(), SetArg::TCSANOW, &self.before);
     }
 }
 
-/// The bytes that are typed. The thread that reads them ends with the process.
+/// Receives the typed bytes. The thread that reads them ends with the process.
 pub(super) fn keys() -> mpsc::Receiver<u8> {
     let (typed, keys) = mpsc::channel(MAX_KEYS);
     std::thread::spawn(move || {

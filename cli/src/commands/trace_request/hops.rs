@@ -5,10 +5,11 @@ use serde::Serialize;
 
 use crate::commands::tap::text::{lines, ms};
 
-/// The clocks of two machines differ, and a request may end a little after the one that it is for.
+/// Tolerance for clocks of different machines, and for requests that end shortly after the request for which they were
+/// sent.
 const SLACK_US: u64 = 5_000;
 
-/// The hops, each after the one that it is for.
+/// The hops, each after the hop for which it was sent.
 #[derive(Debug, Serialize)]
 pub(super) struct Hops {
     hops: Vec<Hop>,
@@ -16,14 +17,14 @@ pub(super) struct Hops {
 
 #[derive(Debug, Serialize)]
 struct Hop {
-    /// How many hops are before it.
+    /// How many hops are above it in the tree.
     depth: usize,
     #[serde(flatten)]
     request: TappedRequest,
 }
 
 impl Hops {
-    /// A hop belongs to the last one before it whose server is its client and that was under way.
+    /// Builds the tree. A hop belongs to the last earlier hop whose server is its client and that had not ended.
     pub(super) fn new(mut requests: Vec<TappedRequest>) -> Self {
         requests.sort_by_key(|request| request.at_unix_us);
         let parent = |nth: usize| {
@@ -81,7 +82,7 @@ impl Hops {
     }
 }
 
-/// The beginning of a body, a line for each of its lines.
+/// The beginning of a body, with one line for each of its lines.
 fn body_text(of: &str, body: &TappedBody, indent: &str) -> String {
     let TappedBody { text, bytes, is_cut } = body;
     let shown = if *is_cut { ", of which the first are" } else { "" };

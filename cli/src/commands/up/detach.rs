@@ -1,4 +1,4 @@
-//! `leno up` in the background: a process of its own that outlives the terminal.
+//! Runs `leno up` in the background, in a process that outlives the terminal.
 
 use std::io::{self, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,17 +16,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::print;
 
-/// Tells the process in the background that it is the one.
+/// This variable tells the process in the background that it is the one.
 const DETACHED: &str = "LENO_DETACHED";
-/// How often it is looked how far the start has come.
+/// How often to check the progress of the start.
 const POLL: Duration = Duration::from_millis(20);
-/// How long an application without ports must have run.
+/// How long an application without ports must have run to count as started.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How long one must have run that ended before: longer than most take that end again and again.
+/// How long an application that ended before must have run. Most applications that end repeatedly do not run as long.
 const AFTER_END: Duration = Duration::from_secs(5);
 
-/// Whether this process is the one in the background. Such a process leaves the session of the
-/// terminal, so that its end is not theirs.
+/// Whether this process is the one in the background. If so, leaves the session of the terminal, so that it does not
+/// end with it.
 pub(super) fn is_background() -> Result<bool> {
     if std::env::var_os(DETACHED).is_none() {
         return Ok(false);
@@ -35,8 +35,8 @@ pub(super) fn is_background() -> Result<bool> {
     Ok(true)
 }
 
-/// Starts the same command in the background. Comes back when its mesh runs, or with `patience` when
-/// all of it takes traffic. What it prints until then on standard error is this process's.
+/// Starts the same command in the background. Returns when its mesh runs; or with `patience`, when all of it is ready
+/// for traffic. Until then, its standard error is copied to that of this process.
 pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
@@ -51,16 +51,16 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     command.args(std::env::args_os().skip(1)).env(DETACHED, "1");
     command.stdin(if reads_stdin { Stdio::inherit() } else { Stdio::null() });
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    // From here on an interruption is told about, not obeyed: there is a mesh to tell about.
+    // From here on, an interruption does not end this process at once: it first has to tell how to end the mesh.
     let interrupted = interrupted()?;
     let mut child = command.spawn().context("cannot start leno in the background")?;
     let mut errors = child.stderr.take().context("standard error was asked for")?;
-    // Ends with this process, or with the other one.
+    // The thread ends with this process, or with the other one.
     let copy = std::thread::spawn(move || io::copy(&mut errors, &mut io::stderr()));
     let begun = Instant::now();
     loop {
         if let Ok(code) = interrupted.try_recv() {
-            // A signal of the terminal is the other process's, too, until it has left the session.
+            // A signal of the terminal also reaches the other process, until that has left the session.
             std::thread::sleep(MOMENT / 10);
             if child.try_wait().context("cannot wait for leno in the background")?.is_none() {
                 let (ps, down) = (hint::command(mesh, "ps"), hint::command(mesh, "down"));
@@ -72,7 +72,7 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
             }
         }
         if let Some(ended) = child.try_wait().context("cannot wait for leno in the background")? {
-            // Its last words first.
+            // Print its last messages first.
             let _ = copy.join();
             return refused(ended);
         }
@@ -110,7 +110,7 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     }
 }
 
-/// The exit code for the signal by which this process is asked to end, once it is: shells have 128 and its number.
+/// Receives the exit code for a signal that asks this process to end. As in shells, it is 128 plus the signal's number.
 fn interrupted() -> Result<Receiver<i32>> {
     let (code, interrupted) = channel();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -123,22 +123,22 @@ fn interrupted() -> Result<Receiver<i32>> {
             signals.1.context("cannot wait for SIGTERM")?,
         )
     };
-    // Ends with this process.
+    // The thread ends with this process.
     std::thread::spawn(move || {
         runtime.block_on(async {
             let kind = tokio::select! {
                 _ = ended.recv() => SignalKind::interrupt(),
                 _ = asked.recv() => SignalKind::terminate(),
             };
-            // Without a receiver the start is over.
+            // Without a receiver, the start is over.
             let _over = code.send(128 + kind.as_raw_value());
         });
     });
     Ok(interrupted)
 }
 
-/// Whether an instance is settled and not only for the instant between its start and its end. One that
-/// listens on its ports has shown that; another one must have run for a moment.
+/// Whether an instance will keep running, rather than being observed between its start and its end. An instance that
+/// listens on its ports has shown that. Another one must have run for a moment.
 fn lasts(instance: &InstanceStatus) -> bool {
     let bound = match instance.trouble.ended {
         None if !instance.ports.is_empty() => return instance.settled(),
@@ -160,7 +160,7 @@ fn ended(status: &MeshStatus) -> Option<&InstanceStatus> {
     status.instances.iter().find(|one| one.phase == InstancePhase::Ended)
 }
 
-/// The status of the mesh, once it is the child's.
+/// The status of the mesh, once the child process has written it.
 fn of_child(layout: &Layout, child: &Child) -> Option<MeshStatus> {
     let status = MeshStatus::read(layout).ok()?;
     (u32::try_from(status.owner).ok() == Some(child.id())).then_some(status)
@@ -194,7 +194,7 @@ fn started(status: &MeshStatus, begun: Instant) -> Result<bool> {
     Ok(true)
 }
 
-/// The end of the other process is this one's: it has said why.
+/// The child has ended: passes on its result. It has printed the reason itself.
 fn refused(ended: ExitStatus) -> Result<bool> {
     match ended.code() {
         Some(code) => std::process::exit(code),
