@@ -4,9 +4,10 @@
 pub const OUTBOUND: u16 = 15001;
 /// The proxy's inbound listener.
 pub const INBOUND: u16 = 15006;
-/// Where proxies take HBONE: HTTP/2 CONNECT in mTLS, the wire form of Istio's ambient mode.
+/// Where proxies accept HBONE: HTTP/2 CONNECT in mTLS, the wire form of Istio's ambient mode.
 pub const HBONE: u16 = 15008;
-/// Where proxies take datagrams of other proxies: QUIC, so that the number is free although HBONE has it for TCP.
+/// Where proxies accept datagrams of other proxies over QUIC. That is UDP, so it can use the same number as HBONE,
+/// which is TCP.
 pub const DATAGRAMS: u16 = 15008;
 /// The control plane's discovery and identity service.
 pub const CONTROL: u16 = 15010;

@@ -12,8 +12,8 @@ pub const MAX_ROOTS: usize = 32;
 /// Most trust domains that a mesh federates with. Each proxy verifies clients of all of them.
 pub const MAX_FEDERATED: usize = 64;
 
-/// Bytes of the digest that make the hash: a proxy that wanted another bundle with the same hash would only deceive
-/// itself, and 128 bits tell all others apart.
+/// Bytes of the digest that are used as the hash. 128 bits are enough to distinguish all bundles. Deliberate collisions
+/// are no threat: a proxy that acknowledged another bundle with the same hash would harm only itself.
 const HASH_BYTES: usize = 16;
 
 /// What a proxy verifies the certificates of the mesh with.
@@ -23,9 +23,9 @@ pub struct TrustBundle {
     pub roots: Vec<Bytes>,
     /// The key that signs certificates now.
     pub issuer: String,
-    /// Certificates that are accepted no longer.
+    /// Revoked certificates.
     pub revoked: Revocations,
-    /// The roots of other trust domains, each of which proves identities of its own domain alone.
+    /// The roots of other trust domains. Each proves only identities of its own domain.
     pub federated: FederatedRoots,
 }
 
@@ -40,7 +40,7 @@ pub fn bundle_hash<T: AsRef<[u8]>>(roots: &[T]) -> String {
     sorted.dedup();
     let mut context = Context::new(&SHA256);
     for root in sorted {
-        // With the length no two lists of roots are the same bytes.
+        // The length prefix ensures that different lists of roots never give the same bytes.
         context.update(&(root.len() as u64).to_be_bytes());
         context.update(root);
     }

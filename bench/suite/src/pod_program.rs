@@ -1,5 +1,6 @@
-//! The program that makes load and reads counters where the bench is not: in pods, whose standard input it reaches like
-//! `kubectl attach`, and in the workloads of a lab. It answers requests on its standard input.
+//! The program that makes load and reads counters in places where the bench itself does not run: in pods, whose
+//! standard input the bench reaches like `kubectl attach`, and in the workloads of a lab. It answers requests on its
+//! standard input.
 //!
 //! ```text
 //! stdin    {"number": 7, "task": {"look": ...}}           a line for each request
@@ -117,8 +118,8 @@ pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> 
     Ok(())
 }
 
-/// Carries out a task; `say` receives its answers. `counting` makes the kernel time its programs, from the first question about
-/// the whole kernel until this program ends.
+/// Carries out a task; `say` receives its answers. From the first question about the whole kernel on, `counting` makes
+/// the kernel time its programs, until this program ends.
 fn carry_out(
     task: PodTask,
     counting: &mut Option<RunTimeCounting>,

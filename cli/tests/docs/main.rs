@@ -57,7 +57,7 @@ fn authorization() {
     follow("docs/tasks/authorization.md");
 }
 
-/// Its programs are Go modules.
+/// The page needs programs that are built as Go modules. Without them this test is skipped.
 #[test]
 fn sign_in() {
     let installed = ["oauth2-proxy", "oidc"].map(|tool| install_or_skip(tool).unwrap());
@@ -143,7 +143,7 @@ fn follow(name: &str) {
 struct Reader<'a> {
     page: &'a str,
     folder: tempfile::TempDir,
-    /// What the commands print: no file of the page's own folder.
+    /// The file for the output of commands. It is outside of the page's own folder.
     output: tempfile::NamedTempFile,
     mesh: Layout,
 }

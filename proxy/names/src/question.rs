@@ -13,7 +13,7 @@ use crate::ask::AskError;
 /// Code of the option that marks a query as coming from a proxy (RFC 6891 section 9: for local
 /// use).
 pub const PROXY_OPTION: u16 = 65_313;
-/// Most addresses used of one name. A service with more has load balancers behind its addresses.
+/// Most addresses of one name that are used. A service with more addresses normally has load balancers behind them.
 pub const MAX_ADDRESSES: usize = 64;
 /// Longest chain of aliases that is followed within a response. Real chains have two or three.
 const MAX_ALIASES: usize = 16;

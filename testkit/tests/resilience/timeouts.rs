@@ -14,9 +14,9 @@ use crate::proxied_servers::ProxiedServers;
 
 /// The timeout in the policy, where it should be reached.
 const SHORT: &str = "200ms";
-/// A timeout that pieces which arrive ten times as often never reach, on any machine.
+/// A timeout that is never reached between two pieces, even on a slow machine: pieces arrive ten times as often.
 const LONG: Duration = Duration::from_secs(2);
-/// Enough of them to last longer than twice that timeout.
+/// Enough pieces to last longer than twice that timeout.
 const PIECES: Upload = Upload { pieces: 30, every: Duration::from_millis(200) };
 
 fn idle(bound: &str) -> String {

@@ -23,7 +23,8 @@ const MIN_USUAL: u64 = 20;
 const SLOWER: f64 = 3.0;
 /// By how much longer, at least: for the median, and for the 90th percentile.
 const LONGER_MS: [f64; 2] = [100.0, 250.0];
-/// Fewest edges in the mesh for this: if three quarters of them are slower, the machine is the reason.
+/// Fewest edges in the mesh for a comparison with the other edges. If three quarters of them are slower, the machine is
+/// the reason.
 const MIN_COMMON: usize = 8;
 /// The share of requests answered 4xx now, and its maximum before, for a change to be reported.
 const REJECTED: f64 = 0.5;
@@ -52,7 +53,7 @@ pub(super) struct SlowRequests {
     pub(super) one_of: u64,
     /// The number of requests that were compared.
     pub(super) requests: u64,
-    /// Whether the server's proxies have seen less than half as many slow requests.
+    /// Whether the delay arises before the server's proxies: they have seen less than half as many slow requests.
     pub(super) before_server: bool,
 }
 

@@ -12,8 +12,8 @@ use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
 use crate::head::{Framing, HeadError, ResponseHead, Transfer, Version};
 use crate::writer::Rendered;
 
-/// The fields of an HTTP/1 response. `carry`: the client is a proxy of the mesh that asked for
-/// an HTTP/1 client. `101` becomes `200`.
+/// The fields of an HTTP/1 response, as HTTP/2. The status `101` becomes `200`. With `carry`, the HTTP/1 details are
+/// added in an internal header: the client is a proxy of the mesh, whose own client speaks HTTP/1.
 pub(crate) fn to_h2(
     head: &ResponseHead,
     bytes: &[u8],
@@ -64,13 +64,13 @@ pub(crate) struct ToH1<'a> {
     pub(crate) status: u16,
     /// The client's version.
     pub(crate) version: Version,
-    /// The client's connection stays open, if the body has an end of its own.
+    /// Whether the client's connection stays open, provided that the body has a length or is chunked.
     pub(crate) keep: bool,
     /// The request's method was HEAD.
     pub(crate) to_head: bool,
     /// There is no body.
     pub(crate) empty: bool,
-    /// The value of the header that another proxy of the mesh has added.
+    /// The value of the internal header with HTTP/1 details that another proxy of the mesh has added.
     pub(crate) carried: Option<&'a [u8]>,
 }
 
@@ -119,8 +119,8 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     Ok(Http1Response { head: lines.finish()?, framing, keep })
 }
 
-/// The `101` that the response to an extended CONNECT stands for. `accept`: the Sec-WebSocket-Accept that
-/// a WebSocket client expects, for servers that have not sent one.
+/// The `101` response to a WebSocket client, from the response to an extended CONNECT. `accept` is the
+/// Sec-WebSocket-Accept that the client expects, in case the server has not sent one.
 pub(crate) fn to_switch(
     block: &Block,
     protocol: &[u8],

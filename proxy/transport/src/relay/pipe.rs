@@ -15,8 +15,8 @@ use crate::budget::{self, Charge};
 /// The size of a pipe; bulk relays measured best with it.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// What is taken into a pipe while the budget is short: it stays there for as long as the other side
-/// does not read.
+/// How many bytes are read into a pipe while the memory budget is short. They stay in the pipe until the other side
+/// reads them.
 const PIPE_BYTES_SHORT: usize = 16 * 1024;
 
 /// The most free pipes a worker keeps: 16 descriptors.
@@ -32,31 +32,31 @@ struct PipeEnds {
     write: OwnedFd,
 }
 
-/// A pipe and how many bytes are in it; back to the pool when it is dropped empty.
+/// A pipe and the number of bytes in it. If it is empty when it is dropped, it returns to the pool.
 #[derive(Debug)]
 pub(super) struct Pipe {
     ends: Option<PipeEnds>,
     held: usize,
-    /// For what is held while the socket takes nothing.
+    /// The memory charge for bytes that stay in the pipe because the socket accepts none.
     charge: Option<Charge>,
 }
 
-/// Closes the pipes that nobody uses.
+/// Closes the free pipes of this thread.
 pub(crate) fn trim_pipes() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
 }
 
-/// How many pipes this thread's relays have used and given back.
+/// How many free pipes this thread has.
 #[cfg(test)]
 pub(super) fn free() -> usize {
     FREE.with_borrow(Vec::len)
 }
 
 impl Pipe {
-    /// Takes one of the pool, or a new one.
+    /// Takes a pipe from the pool, or creates one.
     ///
     /// # Errors
-    /// No descriptor is left, or the user's share of pipe memory (`pipe-user-pages-soft`).
+    /// No descriptor is left, or the user's limit of pipe memory (`pipe-user-pages-soft`) is reached.
     pub(super) fn take() -> io::Result<Self> {
         let ends = match FREE.with_borrow_mut(Vec::pop) {
             Some(ends) => ends,
@@ -127,7 +127,7 @@ impl Drop for Pipe {
         if self.held > 0 {
             return;
         }
-        // At the end of the thread the pool is gone already, and the pipe goes with it.
+        // At the end of the thread the pool no longer exists, and the pipe is closed.
         let ends = self.ends.take();
         let _ended = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
@@ -152,7 +152,7 @@ fn moved(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     splice(from, None, to, None, most, flags).map_err(io::Error::from)
 }
 
-/// The socket cannot be spliced from, as one in a sockmap.
+/// Whether the error means that the socket does not support splice, for example because it is in a sockmap.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
 }

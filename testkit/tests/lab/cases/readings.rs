@@ -146,7 +146,7 @@ fn compared(lab: &Lab) -> Result<()> {
         let least = if server == "nginx" { [6, 11, 0] } else { [18, 6, 0] };
         ensure!(counts.iter().zip(least).all(|(count, least)| *count >= least), "{counts:?}");
     }
-    // Without the declaration these are refused.
+    // Without the declaration, these paths are rejected.
     for path in ["/public//x", "/a%2Fb", "/public/./x", "/admin;x"] {
         let url = format!("http://strict.lab:8080{path}");
         let said = answered(lab, "web", &["--path-as-is", &url])?;
@@ -155,7 +155,7 @@ fn compared(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How an application reads a path that it is sent past its proxy: the first line of its answer.
+/// How an application reads a path, without the proxy in between: the first line of its response.
 fn asked(lab: &Lab, server: &str, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:8080{path}");
     let said = lab.text(server, &["curl", "-sS", "-m", "20", "--path-as-is", &url])?;

@@ -25,7 +25,7 @@ pub(in crate::wire) struct Postgresql {
     is_open: bool,
     /// Whether the server has reported an error.
     has_failed: bool,
-    /// Whether the server's next end belongs to a request, and not to the startup.
+    /// Whether the server's next ReadyForQuery ends a request rather than the startup.
     has_started: bool,
     /// Whether the client has requested encryption, which the server answers with one byte.
     asked: bool,
@@ -121,7 +121,7 @@ impl Postgresql {
                 self.is_open = false;
                 says
             }
-            // Flush; data, end and failure of COPY; passwords; the end.
+            // Flush; CopyData, CopyDone and CopyFail; a password; Terminate.
             b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => MessageMeaning::Nothing,
             _ => return None,
         })

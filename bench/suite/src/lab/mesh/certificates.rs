@@ -109,7 +109,7 @@ impl Authority {
     }
 }
 
-/// What is certified for clients and servers of these names.
+/// The content of a certificate for clients and servers with these names.
 fn of_names(names: Vec<SanType>) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

@@ -1,4 +1,4 @@
-//! The proxies of the mesh, as far as the control plane has to do with them.
+//! Stub proxies of the mesh: the part of a proxy that the control plane serves.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,33 +16,33 @@ use super::stub::{Decoded, Received, StubProxy};
 use crate::machine::Random;
 use crate::replica::Replica;
 
-/// Services of its own namespace that a proxy follows, and others of the mesh.
+/// How many services of its own namespace a proxy follows, and how many of other namespaces.
 const FOLLOWED_NEAR: usize = 4;
 const FOLLOWED_FAR: usize = 2;
-/// One proxy in so many is of the large namespace.
+/// One of this many proxies belongs to the large namespace.
 const WIDE_PROXIES: usize = 5;
 /// Proxies that start at once.
 const AT_ONCE: usize = 16;
 
-/// One proxy with its subscriptions; it ends with this.
+/// One proxy with its subscriptions. The proxy ends when this is dropped.
 pub(crate) struct Client {
     pub(crate) place: PodSlot,
     proxy: StubProxy,
     followed: Vec<(usize, watch::Receiver<Received>)>,
 }
 
-/// All of them, and how they reach the controller.
+/// All proxies, and how they reach the controller.
 pub(crate) struct Clients {
     pub(crate) all: Vec<Client>,
     /// Where the controller listens, once for each address of this machine that clients use.
     controls: Vec<SocketAddr>,
     decoded: Arc<Decoded>,
-    /// The services of each namespace but the wide one.
+    /// The services of each namespace, without the wide service.
     together: HashMap<String, Vec<usize>>,
 }
 
 impl Clients {
-    /// Starts all, each with a token of its pod, and waits until all their questions are answered.
+    /// Starts all proxies, each with a token for its pod, and waits until all their subscriptions are answered.
     pub(crate) async fn start(
         bed: &TestApiServer,
         replica: &Replica,
@@ -72,7 +72,7 @@ impl Clients {
         clients
     }
 
-    /// Starts the proxy of a place's pod, and waits until its questions are answered.
+    /// Starts the proxy of the pod in a slot, and waits until its subscriptions are answered.
     pub(crate) async fn connect(&self, bed: &TestApiServer, mesh: &Mesh, place: PodSlot) -> Client {
         let instance = mesh.instance(place);
         let account = account(place.service);
@@ -122,7 +122,7 @@ impl Clients {
         }
     }
 
-    /// Asserts that none has lost its stream, or received what it could not use.
+    /// Asserts that no proxy has lost its stream or received something that it could not use.
     pub(crate) fn are_connected(&self) {
         for client in &self.all {
             assert!(client.proxy.is_connected(), "{:?}", client.place);
@@ -148,8 +148,8 @@ fn addresses(now: &Received) -> std::collections::BTreeSet<IpAddr> {
     endpoints.flat_map(|one| one.addresses.iter().copied()).collect()
 }
 
-/// The pods that have a proxy, of the first half of each service: a few of the wide service, a few of others of its
-/// namespace, and most of the other services.
+/// The pods with a proxy, all from the first half of each service's pods: some of the wide service, some of other
+/// services in its namespace, and most of services in other namespaces.
 fn places(size: Size) -> Vec<PodSlot> {
     let others = size.services - size.gathered - 1;
     let (mut wide, mut near, mut far) = (0, 0, 0);
