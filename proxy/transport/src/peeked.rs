@@ -81,8 +81,9 @@ impl<S: Io> Peeked<S> {
         self.stream.reset_on_drop();
     }
 
-    /// Ready when the client at the other end has left, or its connection broke, while a server is
-    /// connected to for it. What it sends meanwhile is read and kept, up to [`MAX_PEEKED`].
+    /// Ready when the client at the other end has left without a byte, or its connection broke, while a
+    /// server is connected to for it. What it sends meanwhile is read and kept, up to [`MAX_PEEKED`]. A
+    /// client that sends something and leaves wants it to arrive, as it does without a proxy.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         while !self.ended && self.bytes.len() < MAX_PEEKED {
             if let Err(error) = ready!(self.poll_peek(cx)) {
@@ -91,6 +92,7 @@ impl<S: Io> Peeked<S> {
         }
         // The kernel is asked once: a client that reads on is served.
         if self.ended
+            && self.bytes.is_empty()
             && !std::mem::replace(&mut self.stays, true)
             && self.stream.presence() == Presence::Left
         {

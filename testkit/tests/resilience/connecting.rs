@@ -40,7 +40,7 @@ impl FullServer {
     }
 
     /// Makes room, and takes the proxy's connection.
-    fn accept(&self) -> TcpStream {
+    pub(crate) fn accept(&self) -> TcpStream {
         self.listener.accept().unwrap();
         self.listener.set_nonblocking(true).unwrap();
         let accepted =

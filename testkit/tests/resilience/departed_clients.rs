@@ -1,13 +1,14 @@
 //! Clients that leave before any server has their request: the work for them ends, and nothing of it
-//! reaches a server later.
+//! reaches a server later. Bytes that are no request do.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use leno_testkit::peer::FaultyAct;
 use leno_testkit::wait;
+use socket2::SockRef;
 
 use crate::connecting::FullServer;
 use crate::front::{FrontOptions, FrontProxy};
@@ -92,30 +93,57 @@ fn in_the_backoff_of_a_retry() {
     assert_eq!(world.seen(), ["once"]);
 }
 
-/// A connection that carries bytes: the attempts to reach a server end with its client.
+fn opaque(server: &FullServer) -> FrontProxy {
+    let around = FrontOptions { protocol: "tcp", ..FrontOptions::default() };
+    FrontProxy::outbound("  timeouts: {}\n", &[server.address()], &around)
+}
+
+/// A connection that carries bytes: the attempts to reach a server end with a client that has sent none, and with one
+/// whose connection breaks.
 #[test]
 fn while_an_opaque_connection_is_made() {
     let server = FullServer::new();
-    let around = FrontOptions { protocol: "tcp", ..FrontOptions::default() };
-    let front = FrontProxy::outbound("  timeouts: {}\n", &[server.address()], &around);
+    let front = opaque(&server);
+    let client = front.connect();
+    wait_for("the connection", &front, &["leno_busy"], 1.0);
+    drop(client);
+    wait_for("the work to end", &front, &["leno_busy"], 0.0);
     let client = ask(&front, b"any bytes");
     wait_for("the connection", &front, &["leno_busy"], 1.0);
+    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     assert_over(&front);
 }
 
+/// A client of bytes that closes its connection once it has sent them, as `nc -N` and senders of logs do.
+#[test]
+fn what_a_client_of_bytes_has_sent_arrives_after_it_has_left() {
+    let sides: [fn(&FullServer) -> FrontProxy; 2] =
+        [opaque, |server| FrontProxy::inbound("", server.address())];
+    for side in sides {
+        let server = FullServer::new();
+        let front = side(&server);
+        let client = ask(&front, b"\0all of it");
+        wait_for("the connection", &front, &["leno_busy"], 1.0);
+        drop(client);
+        let mut arrived = Vec::new();
+        server.accept().read_to_end(&mut arrived).unwrap();
+        assert_eq!(arrived, b"\0all of it");
+        wait_for("its connection to end", &front, &["leno_connections_open"], 0.0);
+        assert_eq!(front.metric(&["leno_errors_total"]), 0.0);
+    }
+}
+
 #[test]
 fn while_the_application_is_connected_to() {
-    for (request, is_opaque) in [(REQUESTS[0], false), (REQUESTS[1], false), (b"\0bytes", true)] {
+    for request in REQUESTS {
         let application = FullServer::new();
         let front = FrontProxy::inbound("", application.address());
         let client = ask(&front, request);
         wait_for("the connection", &front, &["leno_busy"], 1.0);
         drop(client);
         assert_over(&front);
-        if !is_opaque {
-            assert_counted(&front);
-        }
+        assert_counted(&front);
     }
 }
 

@@ -190,8 +190,7 @@ async fn a_client_that_leaves_before_discovery_answers_ends_its_wait() {
     let talk = async {
         let resolution = watch::Sender::new(Resolution::Pending);
         let (outbound, registry) = outbound(&resolution);
-        let (mut client, served) = serve(&outbound).await;
-        client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+        let (client, served) = serve(&outbound).await;
         drop(client);
         served.await.unwrap();
         assert_names(&registry, "closed");
