@@ -321,7 +321,7 @@ impl TapSession {
     fn sum_up(&self) {
         let (sampled_out, dropped) = self.missed();
         note!(
-            "{} requests shown, {sampled_out} beyond --max-rps, {dropped} dropped by proxies",
+            "requests shown: {}, beyond --max-rps: {sampled_out}, dropped by proxies: {dropped}",
             self.shown
         );
     }
