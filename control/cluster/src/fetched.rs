@@ -1,6 +1,6 @@
 //! Keeps what replicas have fetched (the keys of tokens, and trust bundles of other trust domains) in Secrets, for
 //! replicas that start. Otherwise a control plane that starts while an issuer is unreachable would deny what the
-//! issuer's keys permit. The documents are not secret. But whoever writes them decides which tokens and certificates
+//! issuer's keys permit. The documents are not secret. But a client that may write them decides which tokens and certificates
 //! are accepted, and fewer accounts may write Secrets than `ConfigMap`s.
 //!
 //! ```text

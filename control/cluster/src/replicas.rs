@@ -6,7 +6,7 @@
 //!  replica ── the same ─────────────────────────────────┼──► Replicas ──► the leader goes on, or not
 //!  operator ── ConfigMap leno-identity: Request ────────┘
 //! ```
-//! Replicas exchange nothing else. Whoever may write in the control plane's namespace can operate the mesh.
+//! Replicas exchange nothing else. A client that may write in the control plane's namespace can operate the mesh.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -102,7 +102,7 @@ pub(super) fn plan(gateway: &DynamicObject, pod: &Value) -> Result<WaypointPlan,
     // Without a number of replicas, so that other clients can scale it.
     let deployment = json!({"selector": {"matchLabels": selector}, "template": template});
     let object = |version: &str, kind: &str| json!({"apiVersion": version, "kind": kind, "metadata": metadata});
-    // Annotations of a service account can be rights elsewhere, such as a cloud's role. Whoever may create Gateways
+    // Annotations of a service account can be rights elsewhere, such as a cloud's role. A client that may create Gateways
     // does not necessarily have these rights.
     let mut account = object("v1", "ServiceAccount");
     account["metadata"]["annotations"] = json!({});

@@ -35,7 +35,7 @@ pub enum RotationPhase {
     Remove,
 }
 
-/// The whole state of an authority, keys included. Whoever stores it stores the authority.
+/// The whole state of an authority, keys included. A store that holds it holds the authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityState {
     /// The phase of the rotation.
