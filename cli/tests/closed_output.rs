@@ -12,10 +12,10 @@ const ENDS: [(&str, &[&str], i32); 14] = [
     ("leno", &["version"], 0),
     ("leno", &["--help"], 0),
     ("leno", &["inject", "-"], 0),
-    ("leno", &["analyze", "/nonexistent.yaml"], 2),
+    ("leno", &["authz", "-f", "/nonexistent.yaml"], 2),
     ("leno", &["nonsense"], 64),
     ("leno-bench", &["report", "/nonexistent"], 2),
-    ("leno-proxy", &["--log", "a=nonsense"], 64),
+    ("leno-proxy", PROXY, 64),
     ("leno-controller", &["--files", "/nonexistent", "--ca-dir", "/proc/nonexistent/ca"], 2),
     ("leno-agent", &["--node", "n", "--log", "a=nonsense"], 64),
     ("leno-broker", &["--help"], 0),
@@ -23,6 +23,19 @@ const ENDS: [(&str, &[&str], i32); 14] = [
     ("leno-cni", &[], 1),
     ("shop", &["--help"], 0),
     ("shop", &["nonsense"], 2),
+];
+/// All that it needs, and a log that there is not.
+const PROXY: &[&str] = &[
+    "--name",
+    "a",
+    "--control",
+    "https://127.0.0.1:1",
+    "--roots",
+    "/r",
+    "--token",
+    "/t",
+    "--log",
+    "a=nonsense",
 ];
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: shop}\n\
                    spec: {containers: [{name: web, image: web}]}\n";

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use leno_testkit_api::objects::{http_route, pod, traffic_policy};
-use leno_testkit_api::{Kubelet, binary};
+use leno_testkit_api::{Kubelet, binary, until};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;

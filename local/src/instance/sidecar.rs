@@ -45,8 +45,8 @@ type ProcessEvent = (u64, SidecarEvent);
 enum SidecarEvent {
     /// It started, ended or failed to start.
     Life(Event),
-    /// It hangs, and is killed for that; with its process id.
-    Hangs(i32, Hang),
+    /// It hangs, and is killed for that.
+    Hangs(Hang),
     /// It accepts connections, as the process at the other end of this channel reports.
     Serves(Rc<AsyncChannel>),
 }
@@ -62,7 +62,6 @@ struct SidecarProcess {
     retired: Rc<Cell<bool>>,
     /// Sends orders to it, while it runs.
     orders: Rc<RefCell<Option<Rc<AsyncChannel>>>>,
-    watchdog: Rc<RefCell<Watchdog>>,
     stage: watch::Sender<SidecarStage>,
     /// Its turn to take over from another process, until it serves.
     succession: RefCell<Option<SuccessionTurn>>,
@@ -149,13 +148,7 @@ impl InstanceTask {
             };
             let is_next = next.as_ref().is_some_and(|next| next.number == number);
             match event {
-                SidecarEvent::Hangs(pid, how) => {
-                    let is_current = number == current.number;
-                    if is_current {
-                        known.hung = Some(how);
-                    }
-                    self.has_hung((pid, how), is_current);
-                }
+                SidecarEvent::Hangs(how) if number == current.number => known.hung = Some(how),
                 SidecarEvent::Life(event) if number == current.number && !has_left => {
                     self.take_in(event, &mut known, &turn).await;
                 }
@@ -179,8 +172,8 @@ impl InstanceTask {
                     let process = self.sidecar_process(place, current.revision);
                     self.next_serves(&turn, process).await;
                 }
-                // The process that sent the report has ended since, or was ordered to leave.
-                SidecarEvent::Serves(_) => {}
+                // The process that sent the report has ended since, or was ordered to leave; or another one hangs.
+                SidecarEvent::Serves(_) | SidecarEvent::Hangs(_) => {}
             }
         }
     }
@@ -211,14 +204,6 @@ impl InstanceTask {
     fn sidecar_process(&self, place: &InstanceResources, revision: u64) -> ProxyProcess {
         let cgroup = place.proxy.path().to_owned();
         ProxyProcess { group: None, cgroup, promoted: false, revision }
-    }
-
-    /// Tells that a process is killed because it hangs.
-    fn has_hung(&self, (pid, how): (i32, Hang), is_current: bool) {
-        self.mesh.hung.sidecars.count();
-        let (label, again) =
-            (&self.instance.label, if is_current { ", and started again" } else { "" });
-        self.say(&format!("the proxy of {label}, process {pid}, {how}: it is killed{again}"));
     }
 
     /// Takes in what happened to the process that serves.
@@ -278,9 +263,9 @@ impl SidecarProcess {
     fn new(number: u64, revision: u64, succeeds: bool) -> Self {
         let (succeeds, retired, orders) =
             (Rc::new(Cell::new(succeeds)), Rc::default(), Rc::default());
-        let (watchdog, stage) = (Rc::default(), watch::Sender::default());
+        let stage = watch::Sender::default();
         let succession = RefCell::default();
-        Self { number, revision, succeeds, retired, orders, watchdog, stage, succession }
+        Self { number, revision, succeeds, retired, orders, stage, succession }
     }
 
     /// It is started in a turn, to serve in place of another one.
@@ -314,10 +299,11 @@ impl<'l> Sidecar<'l> {
     fn keep(&'l self, process: &SidecarProcess) -> LocalBoxFuture<'l, ()> {
         let number = process.number;
         let (succeeds, orders) = (Rc::clone(&process.succeeds), Rc::clone(&process.orders));
-        let (watchdog, stage) = (Rc::clone(&process.watchdog), process.stage.clone());
+        let (watchdog, stage) = (Rc::<RefCell<Watchdog>>::default(), process.stage.clone());
         let backoff = Backoff::eager(Instant::now());
+        let retired = Rc::clone(&process.retired);
         let rules = RestartRules {
-            retired: Rc::clone(&process.retired),
+            retired: Rc::clone(&retired),
             condemned: watchdog.borrow().condemned(),
             ..RestartRules::always(backoff, DRAIN_BOUND)
         };
@@ -348,23 +334,28 @@ impl<'l> Sidecar<'l> {
                 _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {}
                 // Dropping the other future kills the process.
                 () = self.overdue(number, &orders, stage.subscribe()) => {}
-                () = self.watch(number, &watchdog) => {}
+                () = self.watch(number, &watchdog, &retired) => {}
             }
             orders.borrow_mut().take();
             self.forget(number);
         })
     }
 
-    /// Has a process that hangs killed, for as long as this is polled.
-    async fn watch(&self, number: u64, watchdog: &RefCell<Watchdog>) {
+    /// Has a process that hangs killed, and says so, for as long as this is polled.
+    async fn watch(&self, number: u64, watchdog: &RefCell<Watchdog>, retired: &Cell<bool>) {
+        let InstanceTask { mesh, instance, .. } = self.life;
         let mut looks = Watchdog::looks();
         loop {
             looks.tick().await;
             let hung = watchdog.borrow_mut().look();
-            if let Some((pid, how)) = hung {
-                // The receiver is polled beside this.
-                drop(self.events.send((number, SidecarEvent::Hangs(pid, how))));
-            }
+            let Some((pid, how)) = hung else { continue };
+            mesh.hung.sidecars.count();
+            let (label, again) =
+                (&instance.label, if retired.get() { "" } else { ", and started again" });
+            self.life
+                .say(&format!("the proxy of {label}, process {pid}, {how}: it is killed{again}"));
+            // The receiver is polled beside this.
+            drop(self.events.send((number, SidecarEvent::Hangs(how))));
         }
     }
 

@@ -1,8 +1,7 @@
 //! Workloads of one node proxy that flood it, keep it busy, or keep a thread of it from coming round, and those beside them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
