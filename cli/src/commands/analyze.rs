@@ -23,8 +23,8 @@ use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, pri
                   leno analyze -A --context prod\n  \
                   sudo leno analyze            # the files of the mesh that runs")]
 pub(crate) struct Analyze {
-    /// YAML files or directories, "-" reads standard input; or namespaces of a cluster. Without one, the files of
-    /// the mesh that runs
+    /// YAML files or directories ("-" reads standard input), or namespaces of a cluster [default: the files of the
+    /// running mesh]
     #[arg(value_name = "FILE|NAMESPACE", conflicts_with = "name")]
     what: Vec<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(crate) struct Analyze {
     #[command(flatten)]
     ranges: PlannedRanges,
 
-    /// Takes warnings for errors
+    /// Treats warnings as errors
     #[arg(long)]
     strict: bool,
 

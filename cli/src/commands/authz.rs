@@ -19,9 +19,9 @@ use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, explain, print, prin
 /// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
 /// would change
 ///
-/// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
-/// `leno up` would run them. Nothing is sent or applied. The decision is made by the code that the proxies
-/// run. The exit code of a check is 0 if the request is permitted and 1 if not.
+/// Uses the objects that the control plane of a mesh here or in a cluster follows, or files as `leno up` would run
+/// them. Nothing is sent or applied. The decision is made by the code that the proxies run. The exit code of a check is
+/// 0 if the request is permitted and 1 if not.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -43,7 +43,7 @@ pub(crate) struct Authz {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Files to ask instead of the mesh that runs; may be given several times
+    /// Files to use instead of the running mesh; may be given several times
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
@@ -51,16 +51,17 @@ pub(crate) struct Authz {
     #[command(flatten)]
     ranges: PlannedRanges,
 
-    /// Files with AuthorizationPolicies and Namespaces as if they were applied; shows what changes. May be given
+    /// Files with AuthorizationPolicies and Namespaces. Shows what would change if they were applied. May be given
     /// several times
     #[arg(long, value_name = "FILE")]
     with: Vec<PathBuf>,
 
-    /// Namespace of the workload and the client; not needed where a name is in one namespace only
+    /// Namespace of the workload and the client; not needed if a name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// The workload that is reached (orders, deploy/orders, shop/orders) [default: every workload with a proxy]
+    /// The workload that receives the request (orders, deploy/orders, shop/orders) [default: every workload with a
+    /// proxy]
     workload: Option<String>,
 
     /// Who sends the request: a workload, an instance, a service account (sa/web), a SPIFFE ID, an address, or
@@ -68,16 +69,16 @@ pub(crate) struct Authz {
     #[arg(long, value_name = "CLIENT", requires_all = ["request", "workload"])]
     from: Option<String>,
 
-    /// A claim of the request's token, which is taken for valid; may be given several times
+    /// A claim of the request's token. The token is assumed to be valid. May be given several times
     #[arg(long, value_name = "NAME=VALUE", requires = "from", value_parser = claim)]
     claim: Vec<(String, String)>,
 
-    /// How long ago the certificates of clients began to hold, for conditions on it (from[].certificate). A certificate holds 5
-    /// minutes before it was issued [default: 5m, or what --certificate-left leaves of 24h]
+    /// How long ago the clients' certificates became valid, for conditions on that (from[].certificate). A certificate
+    /// is valid from 5 minutes before it is issued [default: 5m, or what --certificate-left leaves of 24h]
     #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
     certificate_age: Option<Duration>,
 
-    /// How long the certificates of clients still hold [default: what --certificate-age leaves of 24h]
+    /// How long the clients' certificates are still valid [default: what --certificate-age leaves of 24h]
     #[arg(long, value_name = "DURATION", value_parser = leno_console::duration)]
     certificate_left: Option<Duration>,
 

@@ -13,7 +13,7 @@ use leno_local::program;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    /// What `leno-bench` is called with; `leno bench help` lists its commands
+    /// The arguments of `leno-bench`; `leno bench help` lists its commands
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }

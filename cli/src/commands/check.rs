@@ -16,23 +16,23 @@ use super::{Cluster, OutputForm, RunningMesh, block_on, print, print_json};
 
 /// Checks what this machine, or a cluster, can do, and whether the mesh there is healthy
 ///
-/// Exits 1 when traffic cannot be captured here, or something of the mesh is not well or could not be looked at.
+/// Exits 1 if traffic cannot be captured here, or if a part of the mesh is unhealthy or could not be checked.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno check           # this machine\n  \
                   leno check --pre          # a cluster, before Leno is installed\n  \
                   sudo leno check --pre --ebpf   # this machine's kernel: each program, tried\n  \
                   leno check --cluster      # a cluster that has it")]
 pub(crate) struct Check {
-    /// Looks at the cluster that the kubeconfig names, instead of at this machine
+    /// Checks the cluster that the kubeconfig names instead of this machine
     #[arg(long)]
     cluster: bool,
 
-    /// Says whether Leno can be installed in the cluster
+    /// Checks whether Leno can be installed in the cluster
     #[arg(long)]
     pre: bool,
 
-    /// With --pre: says whether this machine's kernel can run Leno's programs, by loading and attaching each
-    /// in a control group and a namespace that end with the command
+    /// With --pre: checks whether this machine's kernel can run Leno's programs. Loads and attaches each of them in a
+    /// control group and a namespace that are removed afterwards
     #[arg(long, requires = "pre", conflicts_with = "cluster")]
     ebpf: bool,
 

@@ -55,9 +55,9 @@ const OF_MESHES: [&str; 26] = [
 
 /// Prints the completion script of a shell
 ///
-/// It completes commands, options and their values, files, and the names of meshes, namespaces, workloads and
-/// instances that run. Those are root's to know: in the shell of another user they are completed if
-/// LENO_COMPLETE_SUDO=1 is set and sudo needs no password.
+/// It completes commands, options and their values, files, and the names of running meshes, namespaces, workloads and
+/// instances. Only root can see these names. In the shell of another user they are completed if LENO_COMPLETE_SUDO=1 is
+/// set and sudo needs no password.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  source <(leno completion bash)\n  \
                         leno completion bash > /etc/bash_completion.d/leno\n  \

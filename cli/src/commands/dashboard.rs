@@ -21,10 +21,10 @@ use own::OwnPages;
 
 /// Shows a mesh in the browser: what is broken, what calls what, and the last day of it
 ///
-/// It changes nothing. A mesh of `leno up` needs root; every user of this machine can read it on loopback then, without
-/// --tap, but for the YAML of routes and policies: that needs the token that is part of the printed address. Of a cluster it
-/// shows the namespaces in which you may open a port-forward, to every browser with that token. With another --listen a
-/// browser always needs it. Runs until Ctrl-C.
+/// It changes nothing. For a mesh of `leno up` it needs root. Without --tap, every user of this machine can then read
+/// the dashboard on loopback, except the YAML of routes and policies, which needs the token in the printed address. For
+/// a cluster it shows the namespaces in which you may open a port-forward, and a browser always needs the token. With
+/// another --listen address a browser always needs the token as well. Runs until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno dashboard\n  sudo leno dashboard --tap --listen 127.0.0.1:0\n  \
@@ -34,12 +34,12 @@ pub(crate) struct Dashboard {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// The address to serve on; port 0 takes a free one
+    /// The address to serve on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7788")]
     listen: SocketAddr,
 
-    /// Lets the page of a mesh of `leno up` show live requests, as `leno tap` does: a browser then needs the token that is
-    /// part of the printed address on loopback, too. Of a cluster it shows them without this option
+    /// For a mesh of `leno up`, lets the page show live requests, as `leno tap` does. A browser then needs the token in
+    /// the printed address on loopback, too. For a cluster the page shows live requests without this option
     #[arg(long)]
     tap: bool,
 }

@@ -32,18 +32,18 @@ enum DiagnosticsCommand {
 
 /// Shows what one proxy works with: identity, policy, services and endpoints, and how old that is
 ///
-/// Asks the proxy itself, of the mesh that runs here, or in a cluster as kubectl port-forward would. Exits 1
-/// where the proxy does not answer or is not ready.
+/// Queries the proxy itself, in a cluster through a port-forward as kubectl does. Exits 1 if the proxy does not answer
+/// or is not ready.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno diagnostics proxy web-0\n  \
                   leno diagnostics proxy -n shop web-7d9c-x2x4k\n  \
                   leno diagnostics proxy --context prod -n shop deploy/web -o json")]
 pub(crate) struct Proxy {
-    /// The pod, or what made it (deploy/web stands for a pod of it); of `leno up` an instance or a workload
+    /// The pod or its owner (deploy/web means one of its pods); for `leno up`, an instance or a workload
     #[arg(value_name = "POD")]
     pod: String,
 
-    /// Its namespace [default: the kubeconfig's; of `leno up` any that has the name]
+    /// Its namespace [default: the kubeconfig's; for `leno up`, any namespace that has the name]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

@@ -19,9 +19,9 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Ends a mesh that `leno up` runs, as Ctrl-C in its terminal does, and waits until it is gone
 ///
-/// Applications get SIGTERM and the time of --grace; proxies finish what is under way. Without --name it ends the
-/// mesh named default, else the only one that runs, and says which; where several run and none is named default,
-/// it refuses and names them. Needs root.
+/// Applications get SIGTERM and the time of --grace; proxies finish their requests and connections. Without --name it
+/// ends the mesh named default, or else the only one that runs, and prints its name. If several run and none is named
+/// default, it refuses and lists them. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno down")]
 pub(crate) struct Down {

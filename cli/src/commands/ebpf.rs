@@ -7,7 +7,7 @@ use leno_flows::report::{self, MapRow, OwnerRow, PriceColumns, ProgramRow};
 
 use super::{NodeOfCluster, OutputForm, RunningMesh, print, print_json, table};
 
-/// Shows the kernel programs and maps of this machine, or of a node, that are Leno's, and removes those without use
+/// Shows Leno's kernel programs and maps on this machine or a node, and removes unused ones
 #[derive(Debug, Args)]
 pub(crate) struct Ebpf {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ enum EbpfCommand {
     Prune(Prune),
 }
 
-/// Lists what has programs: captured workloads, and meshes whose flows are accounted for
+/// Lists what programs are attached for: captured workloads, and meshes whose flows are accounted for
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ebpf status\n  leno ebpf status --node worker-1")]
 struct Status {
@@ -62,10 +62,10 @@ struct Maps {
     output: OutputForm,
 }
 
-/// Gives the table of flows or the ring of changes another size, while they are in use
+/// Changes the size of the table of flows or of the ring of changes while they are in use
 ///
-/// The flows of the table are carried over and no counter changes. The next `leno up` of the mesh has the sizes of its
-/// own options again.
+/// The flows in the table are kept, and no counter changes. The next `leno up` of the mesh uses the sizes in its own
+/// options again.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf resize --flow-map-size 65536")]
 struct Resize {
@@ -83,8 +83,8 @@ struct Resize {
 
 /// Replaces the programs that account for flows by those of this version, while they count
 ///
-/// They are tried with a connection of their own first; if they count that wrongly, or the kernel refuses them, the
-/// programs from before stay. Programs that capture are replaced by the next `leno up`, and on Kubernetes by the agent.
+/// The new programs are tested with a connection first. If they count it wrongly, or the kernel rejects them, the old
+/// programs stay. Programs that capture traffic are replaced by the next `leno up`, and on Kubernetes by the agent.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf upgrade")]
 struct Upgrade {

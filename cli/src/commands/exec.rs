@@ -9,15 +9,15 @@ use super::RunningMesh;
 
 /// Runs a command as a workload: in its namespace, with its DNS, identity and environment
 ///
-/// Traffic of the command is captured like the workload's own. Terminal and exit code are the
-/// command's; 127 where there is no such command. Needs root.
+/// Traffic of the command is captured like the workload's own. The command uses the terminal and sets the exit code,
+/// which is 127 if the command does not exist. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno exec -n shop web -- curl -s http://catalog:8080/")]
 pub(crate) struct Exec {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed where its name is in one namespace only
+    /// Namespace of the workload; not needed if its name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 

@@ -15,8 +15,8 @@ use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, pri
 /// Explains what happens to a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
 ///
-/// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
-/// `leno up` would run them. Nothing is sent. The decision is made by the code that the proxies run.
+/// Uses the objects that the control plane of a mesh here or in a cluster follows, or files as `leno up` would run
+/// them. Nothing is sent. The decision is made by the code that the proxies run.
 #[derive(Debug, Args)]
 #[command(
     mut_args(PlannedRanges::with_files),
@@ -31,7 +31,7 @@ pub(crate) struct Explain {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Files to ask instead of the mesh that runs; may be given several times
+    /// Files to use instead of the running mesh; may be given several times
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct Explain {
     #[command(flatten)]
     ranges: PlannedRanges,
 
-    /// Namespace of the client; not needed where its name is in one namespace only
+    /// Namespace of the client; not needed if its name is in only one namespace
     #[arg(short, long)]
     namespace: Option<String>,
 

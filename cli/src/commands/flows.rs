@@ -29,10 +29,10 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 
 /// Lists the connections of workloads, open and just closed, or follows them as they change
 ///
-/// The kernel counts: bytes are payload, each once, as the application sent and received them; where frames are
-/// counted, all bytes on the wire. Each
-/// connection has a line for each workload that has an end of it, and for the legs between an application and its
-/// proxy. Needs root, or with --node the right to forward ports of the agent's pod.
+/// The kernel counts. Bytes are payload as the application sent and received it, without retransmissions; if frames are
+/// counted, all bytes on the wire. Each connection has a line for each workload at one of its ends, and lines for the
+/// connections between applications and their proxies. Needs root, or with --node the right to forward ports of the
+/// agent's pod.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
@@ -59,7 +59,7 @@ pub(crate) struct Flows {
     #[arg(long, value_enum, value_name = "STATE")]
     state: Vec<State>,
 
-    /// Connections with this workload at the other end only; or with outside, itself, or control-plane
+    /// Only connections with this workload at the other end; or with outside, itself, or control-plane
     #[arg(long, value_name = "WORKLOAD")]
     peer: Option<String>,
 
@@ -71,7 +71,7 @@ pub(crate) struct Flows {
     #[arg(long, value_enum, value_name = "PROGRAM")]
     socket: Option<Socket>,
 
-    /// Flows of this protocol only; others than TCP are seen where frames are counted
+    /// Only flows of this protocol; protocols other than TCP are seen only if frames are counted
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     protocol: Option<Protocol>,
 
@@ -79,16 +79,19 @@ pub(crate) struct Flows {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// Requests in place of connections: as proxies count them, by client and server, for as long as the mesh has run; with
-    /// --socket wire those that were read from frames of workloads without a proxy, by protocol, kind and result
+    /// Shows requests instead of connections, since the start of the mesh: as proxies count them, by client and server;
+    /// with --socket wire, requests that were read from frames of workloads without a proxy, by protocol, kind and
+    /// result
     #[arg(long, conflicts_with_all = ["follow", "state", "protocol", "port"])]
     requests: bool,
 
-    /// Packets that the kernel dropped in place of connections: by workload and the kernel's reason, for as long as the mesh has run
+    /// Shows packets that the kernel dropped instead of connections: by workload and the kernel's reason, since the
+    /// start of the mesh
     #[arg(long, conflicts_with_all = ["requests", "follow", "state", "peer", "role", "socket", "protocol", "port"])]
     drops: bool,
 
-    /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may. Of this machine alone
+    /// Prints each change of a connection as it happens, until Ctrl-C. Only on this machine, and only one process at a
+    /// time
     #[arg(short, long, conflicts_with = "node")]
     follow: bool,
 

@@ -29,7 +29,7 @@ pub(crate) enum Authority {
     Cluster { client: Client, namespace: String },
 }
 
-/// Shows what certificates a mesh signs with, when they end, and which proxies trust what
+/// Shows which certificates a mesh signs with, when they expire, and which roots proxies trust
 ///
 /// For a mesh of `leno up` it needs root; in a cluster the rights to port-forward to the control plane's pods and, to
 /// rotate or revoke, to write ConfigMaps in its namespace.
@@ -73,14 +73,15 @@ struct Revoke {
 
 /// Replaces the root certificate by a new one, in phases in which no connection fails
 ///
-/// The new root becomes trusted (add), then signs (switch), then the old one is trusted no longer (remove). A phase ends
-/// when every connected proxy has acknowledged it. The control plane goes on with it by itself, also after a restart.
+/// The new root becomes trusted (add), then signs (switch), then the old root is no longer trusted (remove). A phase
+/// ends when every connected proxy has acknowledged it. The control plane continues the rotation by itself, also after
+/// a restart.
 #[derive(Debug, Args)]
 struct RotateRoot {
     #[command(flatten)]
     mesh: AnyMesh,
 
-    /// Goes back to the root before, from any phase
+    /// Returns to the previous root, from any phase
     #[arg(long)]
     abort: bool,
 

@@ -23,11 +23,10 @@ const MAX_BYTES: u64 = 32 << 20;
 
 /// Adds the proxy to the pods of a manifest, and prints it
 ///
-/// Takes every kind that makes pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet,
-/// ReplicationController, Job, CronJob), lists of them, and texts of several documents, in YAML or JSON.
-/// Everything else is printed unchanged. A changed document keeps the order of its fields and loses its
-/// comments. The result for each document is on standard error. Exits 1 where a proxy could not be put
-/// where it should be.
+/// Accepts every kind that creates pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet, ReplicationController,
+/// Job, CronJob), lists of them, and texts of several documents, in YAML or JSON. Everything else is printed unchanged.
+/// A changed document keeps the order of its fields and loses its comments. The result for each document is on standard
+/// error. Exits 1 if a proxy could not be injected where it should be.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno inject shop.yaml | kubectl apply -f -\n  \
                   kubectl get -n shop deploy -o yaml | leno inject - | kubectl apply -f -\n  \
@@ -37,15 +36,16 @@ pub(crate) struct Inject {
     #[command(flatten)]
     text: Text,
 
-    /// Asks the cluster that the kubeconfig names for what is not given here; without it, none is asked
+    /// Reads settings that are not given here from the cluster that the kubeconfig names; otherwise no cluster is
+    /// queried
     #[arg(long)]
     cluster: bool,
 
     #[command(flatten)]
     which: Cluster,
 
-    /// Where objects go that name no namespace, as of `kubectl apply -n` [default: that of the context
-    /// with --cluster, else none]
+    /// The namespace of objects that name none, as for `kubectl apply -n` [default: with --cluster that of the context,
+    /// otherwise none]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -61,11 +61,11 @@ pub(crate) struct Inject {
     #[arg(long, value_name = "NAME")]
     trust_domain: Option<String>,
 
-    /// Where the control plane is [default: https://leno-controller.leno-system.svc:15010]
+    /// The address of the control plane [default: https://leno-controller.leno-system.svc:15010]
     #[arg(long, value_name = "URL")]
     control: Option<String>,
 
-    /// How traffic is captured, where the pod does not say
+    /// How traffic is captured if the pod does not set it
     #[arg(long, value_enum)]
     capture: Option<Capture>,
 
@@ -74,15 +74,15 @@ pub(crate) struct Inject {
     #[arg(long, value_name = "SECONDS")]
     pre_stop_sleep: Option<u32>,
 
-    /// As what the proxy runs [default: sidecar]
+    /// The kind of container in which the proxy runs [default: sidecar]
     #[arg(long, value_enum)]
     shape: Option<ShapeName>,
 }
 
 /// Removes the proxy from the pods of a manifest, and prints it
 ///
-/// The inverse of `leno inject`, for the same kinds and forms. What injection did not change passes as it
-/// is written.
+/// The inverse of `leno inject`, for the same kinds and forms. Everything that injection did not change is printed as
+/// it was written.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninject shop.yaml | kubectl apply -f -\n  \
                   kubectl get -n shop deploy -o yaml | leno uninject - | kubectl apply -f -")]

@@ -12,8 +12,8 @@ use super::print;
 
 /// Prints what to install in a Kubernetes cluster, as YAML for kubectl
 ///
-/// Nothing is sent anywhere: read it, keep it in a repository, apply it. It is what the Helm chart
-/// (charts/leno) has, with the same values.
+/// Nothing is sent anywhere: read it, keep it in a repository, apply it. It has the same objects and values as the Helm
+/// chart (charts/leno).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno install | kubectl apply --server-side -f -\n  \
                   leno install --ha --set mtls=strict --set image.registry=registry.example.org/leno\n  \
@@ -23,7 +23,7 @@ pub(crate) struct Install {
     #[command(flatten)]
     options: InstallOptions,
 
-    /// Prints the chart's values instead, with what each is for
+    /// Prints the chart's values instead, each with an explanation
     #[arg(long)]
     show_values: bool,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Install {
 /// What an installation is told.
 #[derive(Debug, Args)]
 pub(crate) struct InstallOptions {
-    /// Three replicas of the control plane on different nodes, of which one may be away
+    /// Three replicas of the control plane on different nodes, one of which may be down
     #[arg(long)]
     ha: bool,
 

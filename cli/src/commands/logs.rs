@@ -20,9 +20,9 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Prints what the workloads of a mesh of `leno up` have printed: the newest 4 to 8 MiB
 ///
-/// With one instance or workload of one instance its lines alone; else each with its name before it. `leno`
-/// stands for the lines of `leno up` itself, which are kept apart, `controller` for those of the control plane.
-/// Says how many older lines were dropped. Needs root.
+/// For one instance, or a workload with one instance, prints only its lines; otherwise prefixes each line with the
+/// instance's name. `leno` selects the lines of `leno up` itself, which are kept separately, and `controller` those of
+/// the control plane. Reports how many older lines were dropped. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno logs -f web\n  sudo leno logs --tail 20 -t shop/web-1 cart\n  \
@@ -35,7 +35,7 @@ pub(crate) struct Logs {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workloads; not needed where their names are in one namespace only
+    /// Namespace of the workloads; not needed if their names are in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

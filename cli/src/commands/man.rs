@@ -9,7 +9,7 @@ use clap::{Args, Command};
 /// Writes the manual pages of all commands into a folder
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// The folder; it is made if it does not exist
+    /// The folder; it is created if it does not exist
     folder: PathBuf,
 }
 

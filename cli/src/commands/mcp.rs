@@ -31,9 +31,9 @@ const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. 
 
 /// Serves the commands that read a mesh to programs that speak the Model Context Protocol (MCP), over stdin and stdout
 ///
-/// The tools are stat, edges, routes, why, explain, authz and tap. None of them changes anything. Each call runs the command
-/// of that name as the user who has started this, so that it reads what this user may read; a mesh of `leno up` needs root.
-/// A call takes a minute at most, and its answer has 1 MiB at most. It ends when stdin does.
+/// The tools are stat, edges, routes, why, explain, authz and tap. None of them changes anything. Each call runs the
+/// command of that name as the user who started this command, so it reads what this user may read; a mesh of `leno up`
+/// needs root. A call takes at most one minute, and its answer has at most 1 MiB. Runs until stdin is closed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno mcp\n  leno mcp --context prod\n  \
                         {\"mcpServers\": {\"leno\": {\"command\": \"sudo\", \"args\": [\"-n\", \"leno\", \"mcp\"]}}}")]

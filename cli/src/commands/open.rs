@@ -14,10 +14,10 @@ use leno_supervise::ProcessCredentials;
 
 use super::{RunningMesh, block_on, port_forward, print};
 
-/// Opens a workload of `leno up` in a browser: by its published port, else by a forwarded one until Ctrl-C
+/// Opens a workload of `leno up` in a browser: at its published port, or else through a forwarded port until Ctrl-C
 ///
-/// The browser is the program that the variable BROWSER names, else xdg-open, and runs as the user behind sudo.
-/// Needs root.
+/// The browser is the program in the variable BROWSER, or else xdg-open. It runs as the user who called sudo. Needs
+/// root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno open web\n  sudo leno open web 9090 --path /metrics\n  \
@@ -34,7 +34,7 @@ pub(crate) struct Open {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed where its name is in one namespace only
+    /// Namespace of the workload; not needed if its name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
@@ -46,7 +46,7 @@ pub(crate) struct Open {
     #[arg(long)]
     https: bool,
 
-    /// Prints the address alone
+    /// Only prints the address
     #[arg(long)]
     no_browser: bool,
 }

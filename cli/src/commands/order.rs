@@ -8,11 +8,11 @@ use leno_observe::stat::{GoldenSignals, StatReport};
 /// Which rows, and the first of them.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RowOrder {
-    /// The figure that rows are sorted by, the worst or the most first
+    /// The figure by which rows are sorted, with the worst or largest first
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Sort,
 
-    /// Rows with this in the name of the workload, the client, the server, the service or the route
+    /// Only rows with this text in the name of the workload, the client, the server, the service or the route
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
 }

@@ -13,8 +13,8 @@ use super::{RunningMesh, block_on, print};
 
 /// Forwards ports of this machine to a workload of `leno up`, until Ctrl-C
 ///
-/// Connections reach the application on its own loopback, past its proxy, as those of kubectl port-forward do.
-/// Needs root.
+/// Connections reach the application on its loopback address and bypass its proxy, as with kubectl port-forward. Needs
+/// root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno port-forward web 8080        # 127.0.0.1:8080 to port 8080\n  \
@@ -32,7 +32,7 @@ pub(crate) struct PortForward {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workload; not needed where its name is in one namespace only
+    /// Namespace of the workload; not needed if its name is in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 

@@ -12,8 +12,8 @@ use super::{OutputForm, RunningMesh, print, print_json, table};
 
 /// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
 ///
-/// Exits 1 where one of them takes no traffic, unless it has completed, or where the last run of a schedule
-/// has failed. Needs root.
+/// Exits 1 if one of them is not ready for traffic, unless it has completed, or if the last run of a schedule failed.
+/// Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ps\n  sudo leno ps -n shop -o json")]
 pub(crate) struct Ps {

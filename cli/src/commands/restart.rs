@@ -28,11 +28,11 @@ pub(crate) struct Restart {
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// Namespace of the workloads; not needed where their names are in one namespace only
+    /// Namespace of the workloads; not needed if their names are in only one namespace
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// How long to wait until all of them take traffic
+    /// How long to wait until all of them are ready for traffic
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = leno_console::duration)]
     timeout: Duration,
 }

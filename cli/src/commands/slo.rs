@@ -14,8 +14,8 @@ use report::Report;
 
 /// Shows the service level objectives of a mesh of `leno up`: what is left of their error budgets, and how fast they are spent
 ///
-/// A ServiceLevelObjective is a document of the mesh. The requests are those that the mesh's history has, as the clients'
-/// proxies counted them. Exits 1 where a budget is used up or spent too fast. Needs root.
+/// A ServiceLevelObjective is a document of the mesh. The requests are those in the mesh's history, as the clients'
+/// proxies counted them. Exits 1 if a budget is used up or spent too fast. Needs root.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  sudo leno slo\n  sudo leno slo -n shop -o json\n  \

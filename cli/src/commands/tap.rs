@@ -41,20 +41,20 @@ pub(crate) struct Tap {
     #[command(flatten)]
     pub(super) filter: RequestFilter,
 
-    /// Requests of this workload or service account only (web, shop/web)
+    /// Only requests of this workload or service account (web, shop/web)
     #[arg(long, value_name = "CLIENT")]
     pub(super) from: Option<String>,
 
-    /// Requests with this status (503) or class of statuses (5xx)
+    /// Only requests with this status (503) or class of statuses (5xx)
     #[arg(long, value_name = "STATUS", value_parser = status)]
     pub(super) status: Option<String>,
 
-    /// Most requests to show in a second, of all workloads together; others are counted
+    /// Most requests to show per second, for all workloads together; further ones are only counted
     #[arg(long, value_name = "REQUESTS", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=500))]
     pub(super) max_rps: u32,
 
-    /// Ends after so many requests
+    /// Ends after this many requests
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
@@ -81,19 +81,19 @@ pub(super) struct RequestFilter {
     #[command(flatten)]
     pub(super) mesh: AnyMesh,
 
-    /// Namespace of the workloads; of `leno up` not needed where their names are in one namespace only
+    /// Namespace of the workloads; for `leno up` not needed if their names are in only one namespace
     #[arg(short, long, value_name = "NAME")]
     pub(super) namespace: Option<String>,
 
-    /// Requests to this workload or service only (cart, svc/cart, shop/cart)
+    /// Only requests to this workload or service (cart, svc/cart, shop/cart)
     #[arg(long, value_name = "SERVER")]
     pub(super) to: Option<String>,
 
-    /// Requests with this method only
+    /// Only requests with this method
     #[arg(long, value_name = "METHOD")]
     pub(super) method: Option<String>,
 
-    /// Requests whose path begins with this
+    /// Only requests whose path begins with this
     #[arg(long, value_name = "PREFIX")]
     pub(super) path: Option<String>,
 }

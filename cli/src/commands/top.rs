@@ -19,8 +19,9 @@ use terminal::Terminal;
 
 /// Shows edges or workloads live, sorted by rate, success or latency
 ///
-/// As `leno stat`, with rows that are sorted and filtered by keys while it runs: s and S choose the figure to sort by,
-/// w workloads or edges, / a part of a name, the arrows scroll, q ends. With --once it prints one window for scripts.
+/// Like `leno stat`, but keys sort and filter the rows while it runs: s and S choose the figure to sort by, w switches
+/// between workloads and edges, / filters by a part of a name, the arrows scroll, and q quits. With --once it prints
+/// one window for scripts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno top --sort p99\n  \
                   sudo leno top --once --workloads --sort success -o json\n  \

@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_secs(1);
 /// How long closing all taps may take. Those that are left expire.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Follows the next request of a workload that matches over all of its hops, with what each proxy decides on it
+/// Follows the next matching request of a workload over all of its hops, with the decisions of each proxy
 ///
 /// Shows for every hop the identities, the route, each try, the policy that permits or denies it, headers without secrets and where
 /// the time went. The workload's proxy marks one request (tracestate: leno=...; with a traceparent where it has none); the

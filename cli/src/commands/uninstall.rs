@@ -12,11 +12,10 @@ use super::{Cluster, block_on};
 
 /// Removes Leno from a cluster, also from the kernel of each node
 ///
-/// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
-/// proxy serve on meanwhile, in plaintext, and bypass the proxy in the end; restart them to remove it. After an
+/// Removes the webhooks first, then the node agents and everything that they have set up, then everything else. Pods
+/// with a proxy continue to serve, in plaintext, and bypass the proxy in the end; restart them to remove it. After an
 /// interruption, run the command again. It stops if the mesh is installed again meanwhile. It checks that you may
-/// remove everything before it removes anything.
-/// Exits 1 if a node could not be cleaned.
+/// remove everything before it removes anything. Exits 1 if a node could not be cleaned.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]
 pub(crate) struct Uninstall {
@@ -27,11 +26,11 @@ pub(crate) struct Uninstall {
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Keeps the definitions of Leno's resources, and with them all policies
+    /// Keeps the definitions of Leno's resources, and so all policies
     #[arg(long)]
     keep_definitions: bool,
 
-    /// Does not ask
+    /// Does not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }

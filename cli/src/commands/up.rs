@@ -30,9 +30,8 @@ use tracing_subscriber::prelude::*;
 
 /// Runs the workloads of YAML documents as processes, meshed, until Ctrl-C or `leno down`
 ///
-/// Each instance gets a network namespace, addresses, DNS names, a proxy and an identity. Edits of
-/// the files are followed; one with a mistake is refused with its line, and the last good state
-/// stays. Needs root.
+/// Each instance gets a network namespace, addresses, DNS names, a proxy and an identity. Edits of the files are
+/// applied. An edit with a mistake is rejected with its line, and the last good state remains in effect. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo env PATH=$PATH leno up examples/shop/shop.yaml --mtls strict\n  \
@@ -85,8 +84,9 @@ pub(crate) struct Up {
     #[arg(long, default_value_t = 50, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     promote_above: u32,
 
-    /// In node mode, most new connections a second of each instance, and of each client address of an instance. A burst of one
-    /// second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
+    /// In node mode, most new connections per second of each instance, and of each client address of an instance. A
+    /// burst of one second's worth is accepted at once, as many again wait up to a second, and further ones are reset.
+    /// 0: no limit
     #[arg(long, default_value_t = 0, value_name = "COUNT")]
     connection_rate: u32,
 
@@ -127,7 +127,7 @@ pub(crate) struct Up {
     cert_lifetime: Duration,
 
     /// Directory of the issuer that signs certificates: tls.crt (its certificate, then those between it and a root),
-    /// tls.key and ca.crt (the roots). Replaced files are taken without a restart [default: a root of the mesh's own]
+    /// tls.key and ca.crt (the roots). Replaced files are used without a restart [default: a root of the mesh's own]
     #[arg(long, value_name = "DIR", value_parser = directory)]
     issuer: Option<PathBuf>,
 
@@ -158,8 +158,8 @@ pub(crate) struct Up {
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
 
-    /// Refuses files in which `leno analyze` finds errors, at the start and in edits [default: prints them, and
-    /// runs all else]
+    /// Rejects files in which `leno analyze` finds errors, at the start and in edits [default: prints the errors and
+    /// runs everything else]
     #[arg(long)]
     refuse_errors: bool,
 
@@ -189,8 +189,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "SETTINGS", value_parser = traces)]
     traces: Option<String>,
 
-    /// Has proxies serve their metrics under the names and labels of other meshes too: linkerd, istio, both with a comma
-    /// between them, or off
+    /// Makes proxies serve their metrics under the names and labels of other meshes too: linkerd, istio, both separated
+    /// by a comma, or off
     #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
     metrics_compat: String,
 
@@ -211,7 +211,7 @@ pub(crate) struct Up {
     #[arg(short, long)]
     timestamps: bool,
 
-    /// Runs in the background; `leno logs` has what it prints, `leno down` ends it
+    /// Runs in the background; `leno logs` prints its output, `leno down` ends it
     #[arg(short, long)]
     detach: bool,
 
@@ -223,7 +223,7 @@ pub(crate) struct Up {
     #[arg(long, default_value = "60s", value_name = "DURATION", value_parser = duration)]
     wait_timeout: Duration,
 
-    /// Ends with the process that started it, however that ends
+    /// Ends when the process that started it ends, for whatever reason
     #[arg(long, hide = true)]
     with_parent: bool,
 }

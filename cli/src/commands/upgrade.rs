@@ -36,14 +36,14 @@ pub(crate) struct Upgrade {
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Replaces the proxies of a mesh of `leno up`, with no connection cut; prints no objects
+    /// Replaces the proxies of a mesh of `leno up` without cutting connections; prints no objects
     #[arg(long, conflicts_with_all = ["ha", "values", "set", "kubeconfig", "context"])]
     proxies: bool,
 
     #[command(flatten)]
     mesh: RunningMesh,
 
-    /// With --proxies, how long to wait until the next processes serve
+    /// With --proxies, how long to wait until the new processes serve
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = leno_console::duration)]
     timeout: Duration,
 }

@@ -13,11 +13,11 @@ use super::{AnyMesh, OutputForm, block_on, print, print_json};
 
 /// Shows what is broken in a mesh, since when, and the evidence
 ///
-/// By fixed rules over what proxies and the kernel have counted, without a guess: edges that fail or are slow,
-/// instances without traffic, a control plane that is away, and what changed shortly before. Each problem has its
-/// culprit, the evidence, and the command that shows more; the likeliest begin of it all comes first. Exits 1 where
-/// something is broken. Needs root for a mesh of `leno up`; of a cluster it shows the namespaces in which you may open
-/// a port-forward.
+/// Applies fixed rules to the counts of proxies and the kernel, without guessing: edges that fail or are slow,
+/// instances without traffic, a control plane that does not answer, and what changed shortly before. Each problem has
+/// its culprit, the evidence, and the command that shows more; the likeliest cause of the others comes first. Exits 1
+/// if something is broken. Needs root for a mesh of `leno up`; for a cluster it shows the namespaces in which you may
+/// open a port-forward.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json\n  leno why --context prod -n shop"
@@ -30,7 +30,7 @@ pub(crate) struct Why {
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
-    /// The time up to now that is judged, from 5s to 24h
+    /// The time up to now that is examined, from 5s to 24h
     #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = since)]
     since: Duration,
 

@@ -17,14 +17,14 @@ use crate::commands::{AnyMesh, ChosenMesh, OutputForm, block_on, print, print_js
 
 /// Shows whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
 ///
-/// Asks the agent of its node, in a cluster as kubectl port-forward would, and the proxy itself. With --node, of all
-/// pods of that node which have a proxy. Exits 1 where one of them is not captured, or that is not known.
+/// Queries the agent of the pod's node and the proxy itself, in a cluster through port-forwards as kubectl does. With
+/// --node, shows all pods with a proxy on that node. Exits 1 if one of them is not captured, or if that is unknown.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno diagnostics capture -n shop web-7d9c-x2x4k\n  \
                   leno diagnostics capture -n shop deploy/web -o json\n  \
                   leno diagnostics capture --node worker-1")]
 pub(crate) struct Capture {
-    /// The pod, or what made it (deploy/web stands for a pod of it); of `leno up` an instance or a workload
+    /// The pod or its owner (deploy/web means one of its pods); for `leno up`, an instance or a workload
     #[arg(value_name = "POD", required_unless_present = "node", conflicts_with = "node")]
     pod: Option<String>,
 
@@ -32,7 +32,7 @@ pub(crate) struct Capture {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 
-    /// The pod's namespace [default: the kubeconfig's; of `leno up` any that has the name]
+    /// The pod's namespace [default: the kubeconfig's; for `leno up`, any namespace that has the name]
     #[arg(short, long, value_name = "NAME", conflicts_with = "node")]
     namespace: Option<String>,
 

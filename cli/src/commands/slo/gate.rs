@@ -14,8 +14,8 @@ use crate::commands::{block_on, print};
 
 /// Waits, and fails as soon as the error budget of an objective is used up or spent too fast
 ///
-/// For a step of a rollout: exits 0 once the time has passed and every objective held, 1 as soon as one fails, or at
-/// the end if one had no request, and 2 where that cannot be found out.
+/// For a step of a rollout: exits 0 after the time if every objective was met, 1 as soon as one fails, or at the end if
+/// one had no requests, and 2 if that cannot be determined.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno slo gate --until 5m\n  \
                         sudo leno slo gate cart checkout -n shop --until 10m && ./promote")]
@@ -27,11 +27,11 @@ pub(crate) struct Gate {
     #[command(flatten)]
     wanted: ObjectiveFilter,
 
-    /// How long every objective has to hold, from 5s to 24h
+    /// How long every objective has to be met, from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = until)]
     until: Duration,
 
-    /// An objective without requests holds, too
+    /// An objective without requests counts as met
     #[arg(long)]
     allow_idle: bool,
 }
