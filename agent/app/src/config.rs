@@ -14,8 +14,8 @@ const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), por
 
 /// The agent of a node in the Leno service mesh: captures the pods that have a proxy.
 ///
-/// It runs once on each node, as root. No request passes through it: when it ends, the kernel keeps
-/// what it has set up, and the next agent takes that over.
+/// It runs once on each node, as root. No request passes through it. When it ends, everything that it has set up in the
+/// kernel continues to work, and the next agent takes it over.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-agent", version, max_term_width = 100)]
 pub(crate) struct Flags {
@@ -25,7 +25,7 @@ pub(crate) struct Flags {
     #[command(flatten)]
     pub(crate) node: NodeFlags,
 
-    /// The node's name, whose pods are followed
+    /// The name of the node whose pods are followed
     #[arg(long = "node", env = "LENO_NODE", value_name = "NAME", default_value = "")]
     pub(crate) name: String,
 
@@ -41,7 +41,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_CNI_BINARY", value_name = "FILE")]
     pub(crate) cni_binary: Option<PathBuf>,
 
-    /// Broker's binary, which makes sockets in pods of node mode; by default leno-broker beside this program
+    /// Broker's binary, which creates sockets in pods of node mode; by default leno-broker beside this program
     #[arg(long, env = "LENO_BROKER_BINARY", value_name = "FILE")]
     pub(crate) broker_binary: Option<PathBuf>,
 
@@ -70,8 +70,8 @@ pub(crate) struct Flags {
 /// How the connections of pods are accounted for in the kernel.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FlowsFlags {
-    /// Where the metrics of connections are read, where a pod's annotation leno.dev/flow-metrics does not say: sockets,
-    /// packets, requests or off; with off, of no pod
+    /// Where the metrics of connections come from, if a pod's annotation leno.dev/flow-metrics does not set it:
+    /// sockets, packets, requests or off. With off, no pod has such metrics
     #[arg(
         long = "flow-metrics",
         env = "LENO_FLOW_METRICS",
@@ -88,8 +88,8 @@ pub(crate) struct FlowsFlags {
     #[arg(long, env = "LENO_FLOW_RING_SIZE", default_value_t = 4_096, value_name = "COUNT")]
     pub(crate) flow_ring_size: u32,
 
-    /// The most CPU time that accounting for connections may take in the kernel, of that of the node; above it less
-    /// is accounted for. none: without a bound
+    /// The largest share of the node's CPU time that accounting for connections may take in the kernel; above it less
+    /// is accounted for. none: no limit
     #[arg(long, env = "LENO_FLOW_CPU_BUDGET", default_value = "1%", value_name = "SHARE", value_parser = OptionalBudget::of)]
     pub(crate) flow_cpu_budget: OptionalBudget,
 }
@@ -145,8 +145,8 @@ pub(crate) struct NodeFlags {
 /// A task that the agent does instead of running.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Removes everything of the mesh from the node: captures, plugin, configuration. End the agent
-    /// first, it would put them back
+    /// Removes everything of the mesh from the node: captures, plugin, configuration. End the agent first, because it
+    /// would restore them
     Cleanup,
     /// Runs the node proxies of the pods that the agent of this node hands over; the DaemonSet leno-node does. Variables
     /// that begin with LENO_ are the settings of the proxies
@@ -160,7 +160,7 @@ pub(crate) struct SuperviseFlags {
     #[arg(long, value_name = "PATH", default_value = "/run/leno/node/supervisor.sock")]
     pub(crate) socket: PathBuf,
 
-    /// The folder with the file `token`, by which the proxies request certificates of the pods of this node
+    /// The folder with the file `token`, with which the proxies request certificates for the pods of this node
     #[arg(long, env = "LENO_TOKEN", value_name = "FOLDER")]
     pub(crate) token: PathBuf,
 
@@ -168,21 +168,21 @@ pub(crate) struct SuperviseFlags {
     #[arg(long, value_name = "FILE")]
     pub(crate) proxy_binary: Option<PathBuf>,
 
-    /// Where /metrics, /ready and /live are served
+    /// The address on which /metrics, /ready and /live are served
     #[arg(long, value_name = "ADDRESS", default_value_t = ADMIN)]
     pub(crate) admin: SocketAddr,
 
-    /// The longest wait, in seconds, for streams to end once another supervisor serves their pods; the proxies have the same.
-    /// It is the grace of this pod
+    /// The longest wait, in seconds, for streams to end once another supervisor serves their pods. It also applies to
+    /// the proxies, and is the same as this pod's grace period
     #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
     pub(crate) handover_timeout_s: u64,
 
-    /// How long, in seconds, a pod may use more than --promote-above-percent of a CPU before it gets a process of its own; it
-    /// goes back after five times as long with less than half of that. 0: it does not get one
+    /// How long, in seconds, a pod may use more than --promote-above-percent of a CPU before it gets a process of its
+    /// own. It returns to the shared process after five times as long with less than half of that. 0: it never gets one
     #[arg(long, env = "LENO_PROMOTE_AFTER", value_name = "SECONDS", default_value_t = 0)]
     pub(crate) promote_after_s: u64,
 
-    /// What a shared process may use of a CPU for one pod, in percent, before that is promoted
+    /// How much of a CPU, in percent, a shared process may use for one pod before the pod gets a process of its own
     #[arg(long, env = "LENO_PROMOTE_ABOVE", value_name = "PERCENT", default_value_t = 50,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) promote_above_percent: u32,

@@ -28,8 +28,8 @@ const VERSION: &str = match cfg!(feature = "fips") {
 
 /// The control plane of the Leno service mesh.
 ///
-/// It reads YAML documents, or the objects of a Kubernetes cluster, follows their edits, gives proxies
-/// certificates against tokens, and tells each proxy what it asks for.
+/// It reads YAML documents or the objects of a Kubernetes cluster and follows their changes. It issues certificates to
+/// proxies that present tokens, and sends each proxy what it subscribes to.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-controller", version = VERSION, max_term_width = 100, subcommand_negates_reqs = true)]
 pub(crate) struct Flags {
@@ -42,9 +42,9 @@ pub(crate) struct Flags {
           conflicts_with = "kubernetes")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Takes the objects of a Kubernetes cluster instead of files, keeps the certificate authority in
-    /// it (Secret leno-ca), and takes its service accounts' tokens. It is the one that --kubeconfig or
-    /// KUBECONFIG names, else the one that this runs in
+    /// Reads the objects of a Kubernetes cluster instead of files, keeps the certificate authority in it (Secret
+    /// leno-ca), and accepts its service accounts' tokens. The cluster is the one that --kubeconfig or KUBECONFIG
+    /// names, or else the one in which this process runs
     #[arg(long, env = "LENO_KUBERNETES", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) kubernetes: bool,
@@ -65,59 +65,58 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TOKEN_AUDIENCE", default_value = leno_cluster::AUDIENCE)]
     pub(crate) token_audience: String,
 
-    /// Where the webhooks are served that put proxies into pods and judge objects; only with
-    /// --kubernetes
+    /// The address of the webhooks that inject proxies into pods and validate objects; only with --kubernetes
     #[arg(long, env = "LENO_WEBHOOK", value_name = "ADDRESS", default_value = "[::]:15017")]
     pub(crate) webhook: SocketAddr,
 
-    /// The image of the proxies that are put into pods; only with --kubernetes
+    /// The image of the proxies that are injected into pods; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_IMAGE", value_name = "IMAGE",
           default_value_t = leno_admission::InjectionSettings::default().image)]
     pub(crate) proxy_image: String,
 
-    /// When that image is pulled; only with --kubernetes [default: as Kubernetes has it]
+    /// When that image is pulled; only with --kubernetes [default: Kubernetes' default]
     #[arg(long, env = "LENO_PROXY_PULL_POLICY", value_name = "POLICY",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub(crate) proxy_pull_policy: Option<String>,
 
-    /// The Secrets, in the namespace of each pod, by which its node logs in to that image's registry, as a pod lists
-    /// them: [{"name": NAME}]; only with --kubernetes
+    /// The Secrets in the namespace of each pod with which its node logs in to that image's registry, in the form of a
+    /// pod's imagePullSecrets: [{"name": NAME}]; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_PULL_SECRETS", value_name = "JSON", default_value = "[]")]
     pub(crate) proxy_pull_secrets: String,
 
-    /// As what proxies run in pods: a native sidecar, or an ordinary container for Kubernetes before
+    /// The kind of container in which proxies run: a native sidecar, or an ordinary container for Kubernetes before
     /// 1.29; only with --kubernetes
     #[arg(long, env = "LENO_PROXY_SHAPE", value_name = "SHAPE", default_value = "sidecar",
           value_parser = ["sidecar", "container"])]
     pub(crate) proxy_shape: String,
 
-    /// What proxies in pods log, where they do not say; only with --kubernetes [default: warn]
+    /// What proxies in pods log if their pods do not set it; only with --kubernetes [default: warn]
     #[arg(long, env = "LENO_PROXY_LOG", value_name = "FILTER")]
     pub(crate) proxy_log: Option<String>,
 
-    /// Where proxies in pods send spans of requests, and of which, where their pods do not say: the settings of their
-    /// --traces; only with --kubernetes [default: nowhere]
+    /// Where proxies in pods send spans of requests, and for which requests, if their pods do not set it: the settings
+    /// of their --traces; only with --kubernetes [default: nowhere]
     #[arg(long, env = "LENO_PROXY_TRACES", value_name = "SETTINGS")]
     pub(crate) proxy_traces: Option<String>,
 
-    /// What proxies in pods log of requests, where their pods do not say: the settings of their --access-log; only with
-    /// --kubernetes [default: off]
+    /// What proxies in pods log about requests if their pods do not set it: the settings of their --access-log; only
+    /// with --kubernetes [default: off]
     #[arg(long, env = "LENO_PROXY_ACCESS_LOG", value_name = "SETTINGS")]
     pub(crate) proxy_access_log: Option<String>,
 
-    /// The meshes under whose names and labels proxies in pods serve their metrics too, where their pods do not say: the
-    /// settings of their --metrics-compat; only with --kubernetes [default: off]
+    /// The meshes under whose names and labels proxies in pods also serve their metrics, if their pods do not set it:
+    /// the settings of their --metrics-compat; only with --kubernetes [default: off]
     #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
     pub(crate) proxy_metrics_compat: Option<String>,
 
-    /// From which addresses the metrics of proxies in pods may be asked for, CIDRs with commas between them; only with
-    /// --kubernetes [default: from all]
+    /// The addresses from which the metrics of proxies in pods may be read, CIDRs separated by commas; only with
+    /// --kubernetes [default: all]
     #[arg(long, env = "LENO_PROXY_SCRAPE_FROM", value_name = "CIDR")]
     pub(crate) proxy_scrape_from: Option<String>,
 
-    /// The volume by which pods reach the SPIFFE Workload API that issues the certificates of their proxies, in place of the
-    /// control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane reaches it itself by
-    /// --spiffe-endpoint-socket; only with --kubernetes
+    /// The volume through which pods reach the SPIFFE Workload API that issues the certificates of their proxies
+    /// instead of the control plane: csi:DRIVER/SOCKET or hostPath:/DIRECTORY/SOCKET. The control plane itself reaches
+    /// it through --spiffe-endpoint-socket; only with --kubernetes
     #[arg(
         long,
         env = "LENO_PROXY_WORKLOAD_API",
@@ -131,13 +130,14 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_TAP_BODIES")]
     pub(crate) proxy_tap_bodies: bool,
 
-    /// Seconds for which containers of a pod that is deleted wait before SIGTERM, in which their clients leave; of
-    /// containers without a preStop hook of their own, from Kubernetes 1.30 on; 0 for none; only with --kubernetes
+    /// Seconds for which containers of a deleted pod wait before SIGTERM, so that clients can switch to other pods.
+    /// Applies to containers without a preStop hook, from Kubernetes 1.30 on; 0 for no wait; only with --kubernetes
     #[arg(long, env = "LENO_PRE_STOP_SLEEP", value_name = "SECONDS",
           default_value_t = leno_admission::DEFAULT_PRE_STOP_SLEEP)]
     pub(crate) pre_stop_sleep: u32,
 
-    /// Publishes the trust bundle as the ClusterTrustBundle leno.dev:identity:mesh, which pods mount; only with --kubernetes
+    /// Publishes the trust bundle as the ClusterTrustBundle leno.dev:identity:mesh, which pods can mount; only with
+    /// --kubernetes
     #[arg(long, env = "LENO_CLUSTER_TRUST_BUNDLE", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) cluster_trust_bundle: bool,
@@ -154,16 +154,16 @@ pub(crate) struct Flags {
           action = clap::ArgAction::SetTrue)]
     pub(crate) waypoints: bool,
 
-    /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
-    /// with --kubernetes
+    /// The shortest time of each phase of a rotation of the root, because nodes take that long to update mounted roots
+    /// in pods; only with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
     pub(crate) phase_hold: Duration,
 
-    /// Where discovery and identity are served
+    /// The address on which discovery and identity are served
     #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
     pub(crate) listen: SocketAddr,
 
-    /// Directory of the certificate authority; one is made where there is none
+    /// Directory of the certificate authority, which is created if it does not exist
     #[arg(
         long,
         visible_alias = "data",
@@ -180,7 +180,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_ISSUER", value_name = "DIR")]
     pub(crate) issuer: Option<PathBuf>,
 
-    /// Where the roots are written by which proxies verify the control plane, whenever they change
+    /// The file to which the roots are written whenever they change; proxies verify the control plane with them
     #[arg(long, env = "LENO_ROOTS_FILE", value_name = "FILE", conflicts_with = "kubernetes")]
     pub(crate) roots_file: Option<PathBuf>,
 
@@ -188,13 +188,14 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TOKENS", value_name = "DIR", conflicts_with = "kubernetes")]
     pub(crate) tokens: Option<PathBuf>,
 
-    /// Unix socket where applications get certificates of their own by the SPIFFE Workload API. Callers are identified by
-    /// their control groups, which `leno up` makes beside the one of this process
+    /// Unix socket on which applications get their own certificates through the SPIFFE Workload API. Callers are
+    /// identified by their control groups, which `leno up` creates beside that of this process
     #[arg(long, env = "LENO_WORKLOAD_API", value_name = "PATH", conflicts_with = "kubernetes")]
     pub(crate) workload_api: Option<PathBuf>,
 
-    /// The SPIFFE Workload API, such as that of SPIRE's agent, whose trust bundle counts besides the own roots, so that
-    /// proxies may have certificates of it: unix:///PATH. Nothing is served before its first response
+    /// The SPIFFE Workload API, such as that of SPIRE's agent, whose trust bundle is trusted besides the mesh's own
+    /// roots, so that proxies may use certificates that it issues: unix:///PATH. Nothing is served before its first
+    /// response
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
@@ -206,14 +207,15 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_FEDERATE", value_name = "DOMAIN=SOURCE", value_delimiter = ',')]
     pub(crate) federate: Vec<Federation>,
 
-    /// PEM file with further authorities that authenticate servers of https from which keys of tokens and trust bundles are
-    /// fetched, besides those of the machine (SSL_CERT_FILE), or else of Mozilla, which are built in. It is read again when
-    /// it changes
+    /// PEM file with further authorities for the https servers from which keys of tokens and trust bundles are fetched.
+    /// They are trusted besides those of the machine (SSL_CERT_FILE), or else Mozilla's, which are built in. The file
+    /// is read again when it changes
     #[arg(long, env = "LENO_WEB_AUTHORITIES", value_name = "FILE")]
     pub(crate) web_authorities: Option<PathBuf>,
 
-    /// Where other trust domains fetch the trust bundle of this one, over HTTPS at the path /; nowhere without it. The server
-    /// is authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane (https_spiffe)
+    /// The address on which other trust domains can fetch the trust bundle of this one, over HTTPS at the path /;
+    /// without it, they cannot. The server is authenticated by its SPIFFE ID, spiffe://TRUST-DOMAIN/leno/control-plane
+    /// (https_spiffe)
     #[arg(long, env = "LENO_BUNDLE_ENDPOINT", value_name = "ADDRESS")]
     pub(crate) bundle_endpoint: Option<SocketAddr>,
 
@@ -227,8 +229,8 @@ pub(crate) struct Flags {
     )]
     pub(crate) bundle_endpoint_certificate: Option<PathBuf>,
 
-    /// How often other trust domains should fetch the trust bundle: 1s to 1h. Each phase of a rotation of the root lasts
-    /// three times as long at least where there is a bundle endpoint
+    /// How often other trust domains should fetch the trust bundle: 1s to 1h. If there is a bundle endpoint, each phase
+    /// of a rotation of the root lasts at least three times as long
     #[arg(long, env = "LENO_BUNDLE_REFRESH", value_name = "DURATION", default_value = "1m", value_parser = bundle_refresh)]
     pub(crate) bundle_refresh: Duration,
 
@@ -241,26 +243,26 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 
-    /// How long workloads' certificates hold, for example 60s, 90m or 24h
+    /// How long workloads' certificates are valid, for example 60s, 90m or 24h
     #[arg(long, env = "LENO_CERT_LIFETIME", value_name = "DURATION", default_value = "24h",
           value_parser = lifetime)]
     pub(crate) cert_lifetime: Duration,
 
-    /// How long a proxy stays connected to one replica, plus or minus a quarter, for example 5m. Then it connects again, so
-    /// that proxies spread over all replicas after some of these were restarted
+    /// How long a proxy stays connected to one replica, plus or minus a quarter, for example 5m. Then it connects
+    /// again, so that proxies spread over all replicas after some have been restarted
     #[arg(long, env = "LENO_STREAM_AGE", value_name = "DURATION", default_value = "30m",
           value_parser = stream_age)]
     pub(crate) stream_age: Duration,
 
-    /// What workloads do with plaintext where no document says: strict, permissive or disabled
+    /// What workloads do with plaintext if no document sets it: strict, permissive or disabled
     #[arg(long, env = "LENO_DEFAULT_MTLS", value_name = "MODE", default_value = "permissive")]
     pub(crate) default_mtls: MtlsMode,
 
-    /// Whether workloads may call what the mesh does not know, where no document says: allow or deny
+    /// Whether workloads may call destinations that the mesh does not know, if no document sets it: allow or deny
     #[arg(long, env = "LENO_DEFAULT_EGRESS", value_name = "EGRESS", default_value = "allow")]
     pub(crate) default_egress: Egress,
 
-    /// Where /metrics, /ready and /live are served; nowhere without it
+    /// The address on which /metrics, /ready and /live are served; without it, they are not served
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS")]
     pub(crate) admin: Option<SocketAddr>,
 
@@ -272,8 +274,8 @@ pub(crate) struct Flags {
 /// What the program does in place of being the control plane.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Task {
-    /// Remembers a day of what the proxies of a cluster count, and answers who may see it; the StatefulSet leno-observer
-    /// does
+    /// Keeps the counts of a cluster's proxies for a day, and answers users who may see them; the StatefulSet
+    /// leno-observer runs this
     Observe(Observe),
 }
 

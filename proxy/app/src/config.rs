@@ -23,8 +23,8 @@ const VERSION: &str = match cfg!(feature = "fips") {
 
 /// The data-plane proxy of the Leno service mesh.
 ///
-/// It needs no capability. With a control plane it gets its identity, services and policy from it;
-/// with `--static FILE` it takes them from YAML documents and runs alone.
+/// It needs no Linux capability. With a control plane it gets its identity, services and policy from it; with `--static
+/// FILE` it reads them from YAML documents and runs alone.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-proxy", version = VERSION, max_term_width = 100)]
 pub(crate) struct Flags {
@@ -41,7 +41,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_NAMESPACE", default_value = "default")]
     pub(crate) namespace: String,
 
-    /// The workload that the instance belongs to, for the traces that it takes part in [default: its own name]
+    /// The workload to which the instance belongs, as its spans in traces show it [default: its own name]
     #[arg(long, env = "LENO_WORKLOAD", value_name = "NAME", value_parser = workload_name)]
     pub(crate) workload: Option<String>,
 
@@ -57,25 +57,25 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) control: Option<String>,
 
-    /// PEM file with the roots that the control plane's certificate is checked against
+    /// PEM file with the roots that verify the control plane's certificate
     #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
     pub(crate) roots: Option<PathBuf>,
 
-    /// File with the token that authenticates the first certificate request; with --node, the folder that the
-    /// tokens of its workloads are put into
+    /// File with the token that authenticates the first certificate request; with --node, the folder into which the
+    /// tokens of its workloads are written
     #[arg(long, env = "LENO_TOKEN", value_name = "FILE",
           required_unless_present_any = ["static_file", "hook", "spiffe_endpoint_socket"])]
     pub(crate) token: Option<PathBuf>,
 
-    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues this workload's certificates in place of the
-    /// control plane: unix:///PATH. It has to issue the identity of the workload's service account. Not with --static and
-    /// --node
+    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues this workload's certificates instead of the
+    /// control plane: unix:///PATH. It has to issue the identity of the workload's service account. Not with --static
+    /// and --node
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
-    /// Unix socket on which the application gets certificates of its own for the same identity by the SPIFFE Workload API, with
-    /// a key that is not the proxy's; in a volume that only containers of the pod have, since each caller is served. Not with
-    /// --static, --node and --spiffe-endpoint-socket
+    /// Unix socket on which the application gets its own certificates for the same identity through the SPIFFE Workload
+    /// API, with another key than the proxy's. The socket must be in a volume that only containers of the pod mount,
+    /// because every caller is served. Not with --static, --node and --spiffe-endpoint-socket
     #[arg(
         long,
         env = "LENO_WORKLOAD_API",
@@ -89,9 +89,9 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TLS_PROFILE", value_name = "PROFILE", default_value_t)]
     pub(crate) tls_profile: TlsProfile,
 
-    /// File with the private key and the certificate of this workload, in PEM, which a kubelet renews (podCertificate of a
-    /// projected volume). Where it has none that is usable, the control plane issues one against the token. Not with --static
-    /// and --node
+    /// File with the private key and the certificate of this workload, in PEM, which a kubelet renews (podCertificate
+    /// of a projected volume). If it contains no usable certificate, the control plane issues one for the token. Not
+    /// with --static and --node
     #[arg(
         long,
         env = "LENO_CERTIFICATE",
@@ -101,8 +101,8 @@ pub(crate) struct Flags {
     )]
     pub(crate) certificate: Option<PathBuf>,
 
-    /// PEM file with the roots of the mesh beside that certificate (clusterTrustBundle of the volume), which count until the
-    /// control plane sends its own
+    /// PEM file with the roots of the mesh beside that certificate (clusterTrustBundle of the volume), which are used
+    /// until the control plane sends its own
     #[arg(long, env = "LENO_CERTIFICATE_ROOTS", value_name = "FILE", requires = "certificate")]
     pub(crate) certificate_roots: Option<PathBuf>,
 
@@ -111,50 +111,51 @@ pub(crate) struct Flags {
           value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: u16,
 
-    /// Memory that buffers and connections may take, for example 64Mi; beyond it, new requests are
-    /// answered with 503 and new connections refused. Without it, half of the memory limit of the
-    /// proxy's cgroup, or an eighth of the machine's memory, 1Gi at the most
+    /// Memory that buffers and connections may use, for example 64Mi. Above it, new requests are answered with 503 and
+    /// new connections refused. Without it, half of the memory limit of the proxy's cgroup, or an eighth of the
+    /// machine's memory, at most 1Gi
     #[arg(long, env = "LENO_MEMORY_BUDGET", value_name = "SIZE",
           value_parser = crate::setup::memory::parse_size)]
     pub(crate) memory_budget: Option<usize>,
 
-    /// With --node, most new connections a second of each workload, and of each client address of a workload. A burst of
-    /// one second passes, as many again wait up to a second, and those beyond are reset. 0: as many as come
+    /// With --node, most new connections per second of each workload, and of each client address of a workload. A burst
+    /// of one second's worth is accepted at once, as many again wait up to a second, and further ones are reset. 0: no
+    /// limit
     #[arg(long, env = "LENO_CONNECTION_RATE", value_name = "COUNT", default_value_t = 0)]
     pub(crate) connection_rate: u32,
 
-    /// With --node, whether what workloads of the process send to each other goes from one to the other in memory, once
-    /// they have a connection of mTLS over the network, and not over that connection
+    /// With --node, whether workloads in one process exchange data in memory instead of over the network, once they
+    /// have an mTLS connection with each other over the network
     #[arg(long, env = "LENO_ONE_PASS", value_name = "BOOLEAN", default_value_t = true,
           action = clap::ArgAction::Set)]
     pub(crate) one_pass: bool,
 
-    /// Where applications' connections are taken; repeat for several addresses
+    /// The address on which applications' connections are accepted; repeat for several addresses
     #[arg(long, env = "LENO_OUTBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_outbound())]
     pub(crate) outbound: Vec<SocketAddr>,
 
-    /// Where connections to the workload are taken; repeat for several addresses
+    /// The address on which connections to the workload are accepted; repeat for several addresses
     #[arg(long, env = "LENO_INBOUND", value_name = "ADDRESS", value_delimiter = ',',
           default_values_t = default_inbound())]
     pub(crate) inbound: Vec<SocketAddr>,
 
-    /// Where /metrics, /ready, /live and /config are served; /config on loopback alone
+    /// The address on which /metrics, /ready, /live and /config are served; /config only on loopback
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = default_admin())]
     pub(crate) admin: SocketAddr,
 
-    /// From which addresses of the network /metrics may be asked for, such as 10.0.0.0/8; from all without it. Loopback may
-    /// in any case
+    /// The network addresses from which /metrics may be read, such as 10.0.0.0/8; without it, from all. From loopback
+    /// it may always be read
     #[arg(long, env = "LENO_SCRAPE_FROM", value_name = "CIDR", value_parser = scrapers)]
     pub(crate) scrape_from: Vec<Scrapers>,
 
-    /// Serves clients of the services whose waypoint this proxy is, as the control plane says, by HBONE. A waypoint that
-    /// is not captured listens on port 15008 itself (--inbound). Not with --node and --static
+    /// Serves clients over HBONE for the services whose waypoint this proxy is according to the control plane. A
+    /// waypoint that is not captured listens on port 15008 itself (--inbound). Not with --node and --static
     #[arg(long, env = "LENO_WAYPOINT", conflicts_with_all = ["static_file", "node"])]
     pub(crate) waypoint: bool,
 
-    /// Carries datagrams of UDP: those that kernel programs of the capture bring to port 15001, to and from other proxies by
-    /// QUIC on port 15008. Not with --node, whose supervisor says it of each workload
+    /// Carries UDP datagrams that the capture's kernel programs send to port 15001, to and from other proxies over QUIC
+    /// on port 15008. Not with --node, whose supervisor sets it for each workload
     #[arg(long, env = "LENO_DATAGRAMS", conflicts_with = "node")]
     pub(crate) datagrams: bool,
 
@@ -163,12 +164,12 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_ADMIN_SOCKET", value_name = "PATH")]
     pub(crate) admin_socket: Option<PathBuf>,
 
-    /// Listens, and is ready, only once a node's agent has captured the connections of its network
-    /// namespace, so that an application which waits for the proxy never talks past it
+    /// Listens, and is ready, only once a node's agent has captured the connections of its network namespace, so that
+    /// an application that waits for the proxy never bypasses it
     #[arg(long, env = "LENO_AWAIT_CAPTURE")]
     pub(crate) await_capture: bool,
 
-    /// What /probe/CONTAINER/KIND asks the application in the kubelet's stead, as JSON; `leno inject`
+    /// The probes that /probe/CONTAINER/KIND sends to the application instead of the kubelet, as JSON; `leno inject`
     /// writes it
     #[arg(
         long,
@@ -179,7 +180,7 @@ pub(crate) struct Flags {
     )]
     pub(crate) probes: Probes,
 
-    /// Runs as a hook of the proxy's container, beside the proxy, and ends when it may go on
+    /// Runs as a lifecycle hook of the proxy's container, beside the proxy, and ends when Kubernetes may continue
     #[arg(long, value_enum)]
     pub(crate) hook: Option<Hook>,
 
@@ -188,8 +189,9 @@ pub(crate) struct Flags {
     #[arg(long, conflicts_with_all = ["static_file", "hook"])]
     pub(crate) node: bool,
 
-    /// The other end of standard input, a Unix socket, is this proxy's supervisor: it is told that the proxy serves, and
-    /// orders it to leave its workload to another process, which listens on the same ports; `leno up` starts it so
+    /// Has a supervisor at the other end of standard input, a Unix socket: the proxy reports to it that it serves, and
+    /// the supervisor can order it to hand its workload over to another process that listens on the same ports; `leno
+    /// up` starts it in this way
     #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
     pub(crate) supervised: bool,
 
@@ -205,8 +207,8 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_HANDOVER_TIMEOUT", value_name = "SECONDS", default_value_t = 86_400)]
     pub(crate) handover_timeout_s: u64,
 
-    /// How long, in seconds, an HTTP response may take to begin while no byte moves, where no
-    /// TrafficPolicy says; 0 for no such bound
+    /// How long, in seconds, an HTTP response may take to begin while no byte is transferred, if no TrafficPolicy sets
+    /// it; 0 for no limit
     #[arg(long, env = "LENO_RESPONSE_WAIT", value_name = "SECONDS", default_value_t = 300)]
     pub(crate) response_wait_s: u64,
 
@@ -228,8 +230,8 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TRACES", value_name = "SETTINGS")]
     pub(crate) traces: Option<TraceSettings>,
 
-    /// Has /metrics serve the same counts under the names and labels of other meshes too: linkerd, istio, both with a
-    /// comma between them, or off
+    /// Makes /metrics serve the same counts under the names and labels of other meshes too: linkerd, istio, both
+    /// separated by a comma, or off
     #[arg(long, env = "LENO_METRICS_COMPAT", value_name = "MESHES", default_value = "off")]
     pub(crate) metrics_compat: MetricsCompat,
 
