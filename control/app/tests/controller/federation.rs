@@ -24,7 +24,7 @@ use super::{GOOD, PATIENCE, command, directory, page, write_state};
 
 const NEAR: &str = "near.example";
 const FAR: &str = "far.example";
-/// How often its bundle was fetched.
+/// The counter of fetches of the control plane's bundle.
 const FETCHED: &str =
     "leno_control_bundle_fetches_total{trust_domain=\"near.example\",result=\"fetched\"}";
 const POLL: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ impl Mesh {
         Self { place, domain, arguments, environment: Vec::new(), child: None }
     }
 
-    /// Starts it, again if it runs. Its log begins again.
+    /// Starts the control plane, or restarts it. Its log is then empty.
     fn start(&mut self) {
         self.stop();
         let mut command = command(self.place.path());
@@ -68,7 +68,7 @@ impl Mesh {
         self.place.path().join("log")
     }
 
-    /// The first line of the log that has this text.
+    /// Waits for the first line of the log that contains this text.
     fn says(&self, text: &str) -> String {
         let find = || {
             let log = fs::read_to_string(self.log()).unwrap();
@@ -78,22 +78,22 @@ impl Mesh {
         until(text, find, Result::is_ok).unwrap()
     }
 
-    /// The address in such a line.
+    /// The address in such a line of the log.
     fn address(&self, text: &str) -> String {
         self.says(text).split("address=").nth(1).unwrap().trim().to_owned()
     }
 
-    /// Where it keeps the bundle of another trust domain.
+    /// The file in which it keeps the bundle of another trust domain.
     fn stored(&self, domain: &str) -> PathBuf {
         self.place.path().join(format!("control/federation/{domain}.json"))
     }
 
-    /// Where its own roots are, in PEM.
+    /// The file with its own roots, in PEM.
     fn roots(&self) -> PathBuf {
         self.place.path().join("roots.pem")
     }
 
-    /// A copy of these, as they are now.
+    /// A copy of the present roots.
     fn first_bundle(&self) -> PathBuf {
         until("the roots", || self.roots().exists(), |is_there| *is_there);
         let copy = self.place.path().join("first.pem");
@@ -109,17 +109,17 @@ impl Mesh {
         serde_json::from_str(self.get("/identity").split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
-    /// Its own roots, by their hashes.
+    /// The hashes of its own roots.
     fn own(&self) -> Vec<String> {
         hashes(&self.report()["roots"])
     }
 
-    /// The roots of another trust domain that it has, by their hashes.
+    /// The hashes of the roots that it has of another trust domain.
     fn federated(&self, domain: &str) -> Vec<String> {
         hashes(&self.report()["federated"][domain])
     }
 
-    /// Waits until these are the roots of another trust domain.
+    /// Waits until it has these roots of another trust domain.
     fn has(&self, domain: &str, roots: &[String]) {
         until("the roots of the other domain", || self.federated(domain), |found| found == roots);
     }
@@ -145,7 +145,7 @@ fn hashes(roots: &Value) -> Vec<String> {
     all.map(|root| root["sha256"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Reads again until it fits. Longer than other waits: a rotation waits for proxies, too.
+/// Reads repeatedly until the value fits. Waits longer than other waits, because a rotation also waits for proxies.
 fn until<T: std::fmt::Debug>(what: &str, read: impl Fn() -> T, fits: impl Fn(&T) -> bool) -> T {
     let begin = Instant::now();
     loop {
@@ -171,7 +171,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     far.says("trust bundle fetched");
     far.has(NEAR, &near.own());
 
-    // Another process of the trust domain is not the endpoint.
+    // Another SPIFFE ID of the same trust domain is not that of the endpoint.
     let mut wary = Mesh::new(FAR, &["--federate", &federate("spiffe://near.example/other")]);
     wary.start();
     let said = wary.says("a trust bundle cannot be fetched");
@@ -189,13 +189,13 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     let after = until("the next root", || near.own(), is_next);
     far.has(NEAR, &after);
 
-    // The bundle that was given has the first root alone, by which the endpoint is not verified any more.
+    // The given bundle contains only the first root, which no longer verifies the endpoint.
     far.start();
     assert_eq!(far.federated(NEAR), after, "it was stored");
     until("a fetch by the stored roots", || far.metric(FETCHED), |count| *count > 0);
     assert!(near.metric("leno_control_bundle_requests_total") > 0);
 
-    // A given bundle that is the endpoint's is stored, too.
+    // A given bundle that equals the endpoint's is stored, too.
     let stored = far.stored(NEAR);
     let kept = || fs::read_to_string(&stored).ok();
     let good = until("what is stored", kept, Option::is_some).unwrap();
@@ -206,7 +206,7 @@ fn a_mesh_follows_the_bundle_endpoint_of_another_through_a_rotation_and_a_restar
     until("the same to be stored", kept, Option::is_some);
 }
 
-/// An authority of the web, and the directory of a certificate that it signs for 127.0.0.1.
+/// A web certificate authority, and the directory of a certificate that it signs for 127.0.0.1.
 struct Web {
     issuer: Issuer<'static, KeyPair>,
     root: String,
@@ -246,7 +246,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
 
     let federate = format!("{NEAR}=https://{address}/");
     let mut far = Mesh::new(FAR, &["--federate", &federate]);
-    // As the image of the control plane, which has no file of authorities.
+    // As in the control plane's image, which has no file of authorities.
     let none = place.path().join("none");
     fs::create_dir(&none).unwrap();
     far.environment = vec![("SSL_CERT_DIR", none.clone()), ("SSL_CERT_FILE", none.join("none"))];
@@ -265,7 +265,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     far.environment.push(("SSL_CERT_FILE", authorities.clone()));
     far.start();
     far.has(NEAR, &near.own());
-    // Those of the operator count besides, and are read again.
+    // The operator's authorities are trusted in addition, and read again when they change.
     far.environment.pop();
     let own = place.path().join("ca.crt");
     fs::write(&own, Web::new().root).unwrap();
@@ -285,7 +285,7 @@ fn an_endpoint_with_a_certificate_of_the_web_is_known_by_its_name() {
     assert_eq!(far.federated(NEAR), near.own(), "the last bundle stays");
 }
 
-/// SPIFFE's Go module, told to end with this process.
+/// SPIFFE's Go module. It ends with this process.
 struct Peer(Child);
 
 impl Drop for Peer {
@@ -325,8 +325,8 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     until("a fetch", || far.metric(FETCHED), |count| *count > 0);
     let first = far.federated(NEAR);
     assert_eq!(first.len(), 1);
-    // Its root is replaced: added, signing, alone.
-    // A signal that comes before the last one was handled is the same to the kernel.
+    // Its root is rotated: the new one is added, then signs, then is the only one. The kernel merges a signal with an
+    // earlier one that was not handled yet.
     let mut step = || {
         kill(Pid::from_raw(served.0.id().try_into().unwrap()), Signal::SIGHUP).unwrap();
         printed.next().unwrap().unwrap();
@@ -350,7 +350,7 @@ fn bundles_are_exchanged_with_the_go_module_of_spiffe_both_ways() {
     assert_eq!((shown["roots"].as_array().unwrap().len(), &shown["refresh_s"]), (1, &7.into()));
     assert!(!fetch("spiffe://far.example/other").status.success());
 
-    // Nothing but the store vouches for the sequence of what is stored: a wrong one holds nothing off.
+    // Only the store guarantees the sequence number of a stored bundle: a wrong number must not prevent later fetches.
     far.stop();
     let stored = far.stored(NEAR);
     let mut wrong: Value = serde_json::from_str(&fs::read_to_string(&stored).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The binary as `leno up` runs it: exit codes, reloads, the admin server, its end.
+//! Tests the program as `leno up` runs it: exit codes, reloads, the admin server, and its end.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod federation;
@@ -19,7 +19,7 @@ const GOOD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespa
 
 /// The period over which CPU time is limited, in microseconds.
 const PERIOD: usize = 100_000;
-/// Bounds a wait; nothing is measured by it.
+/// Limits waits. Nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running controller; killed if a test fails before it ended.
@@ -72,7 +72,7 @@ fn page(admin: &str, path: &str) -> String {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // Ended already, where the test went well.
+        // Has ended already if the test succeeded.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -97,7 +97,7 @@ fn directory() -> tempfile::TempDir {
     directory
 }
 
-/// Writes the state as `leno up` does: whole, by a rename.
+/// Writes the state as `leno up` does: atomically, by renaming a file.
 fn write_state(directory: &Path, text: &str) {
     let staged = directory.join("state.new");
     fs::write(&staged, text).unwrap();
@@ -109,7 +109,8 @@ fn write_state(directory: &Path, text: &str) {
 struct CpuLimit(PathBuf);
 
 impl CpuLimit {
-    /// Makes one for so many CPUs. `None` without a writable CPU controller, and a line says that the test is skipped.
+    /// Creates a group for this number of CPUs. `None` if there is no writable CPU controller; then a line reports that
+    /// the test is skipped.
     fn of(cpus: usize) -> Option<Self> {
         let name = format!("leno-test-{}-{cpus}", std::process::id());
         let quota = (cpus * PERIOD).to_string();
@@ -136,7 +137,7 @@ impl CpuLimit {
         Ok(made)
     }
 
-    /// The command, run within the limit.
+    /// The command, to be run within the limit.
     fn run(&self, command: &Command) -> Command {
         let mut limited = Command::new("sh");
         limited.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
@@ -148,21 +149,21 @@ impl CpuLimit {
 
 impl Drop for CpuLimit {
     fn drop(&mut self) {
-        // Its processes have been waited for.
+        // Its processes have already been waited for.
         if let Err(error) = fs::remove_dir(&self.0) {
             eprintln!("{}: {error}", self.0.display());
         }
     }
 }
 
-/// The threads of a process that serve.
+/// The number of a process' worker threads.
 fn workers(pid: u32) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("tokio")).count()
 }
 
-/// A pod's limit is one of CPU time: it does not change how many CPUs the machine has.
+/// The limit of a pod restricts CPU time. It does not change the number of CPUs that programs see.
 #[test]
 fn it_has_as_many_threads_as_its_cpu_limit_permits() {
     let machine = std::thread::available_parallelism().unwrap().get();
@@ -183,7 +184,7 @@ fn it_has_as_many_threads_as_its_cpu_limit_permits() {
     }
 }
 
-/// Each connection uses a file, and container runtimes start programs with a low soft limit of open files.
+/// Each connection needs a descriptor, and container runtimes start programs with a low soft limit.
 #[test]
 fn it_opens_as_many_files_as_it_is_permitted_whatever_it_begins_with() {
     let directory = directory();

@@ -1,4 +1,4 @@
-//! What the API server asks the controller, and what the leader keeps for it.
+//! Requests of the API server to the controller's webhooks, and the objects that the leader keeps for them.
 
 use http::Request;
 use leno_charts::{NAMESPACE, Values};
@@ -12,8 +12,8 @@ use crate::proxy;
 use crate::replica::Replica;
 use crate::{cluster, installed, leads};
 
-/// Installs the webhooks, called on a port of this machine: the API server takes a service that is a
-/// name outside for that name.
+/// Installs the webhooks, called on a port of this machine: the API server resolves an ExternalName service to its
+/// name.
 pub(crate) async fn install(bed: &TestApiServer, port: u16) {
     bed.apply(json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "leno-controller", "namespace": "leno-system"},
@@ -41,7 +41,7 @@ pub(crate) async fn namespace(bed: &TestApiServer, name: &str, labels: Value, an
     bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
 }
 
-/// A pod that Pod Security lets into a `restricted` namespace.
+/// A pod that Pod Security accepts in a `restricted` namespace.
 pub(crate) fn pod(namespace: &str, labels: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
     "metadata": {"name": "web", "namespace": namespace, "labels": labels},
@@ -56,7 +56,7 @@ pub(crate) fn pod(namespace: &str, labels: Value) -> Value {
     }})
 }
 
-/// The image of the pod's proxy, where it has one.
+/// The image of the pod's proxy, if it has one.
 pub(crate) fn proxy_of(pod: &Value) -> Option<&str> {
     let first = &pod["spec"]["initContainers"][0];
     (first["name"] == "leno-proxy").then(|| first["image"].as_str().unwrap())
@@ -89,7 +89,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
 
     let made = async |pod: Value| bed.tried(&pod).await.unwrap();
-    // What its namespace says is a floor, which an exemption lifts.
+    // The namespace's setting is the minimum, unless an exemption lifts it.
     let disabled = pod("shop", json!({"leno.dev/inject": "disabled"}));
     let mut annotated = pod("shop", json!({}));
     annotated["metadata"]["annotations"] = json!({"leno.dev/inject": "disabled"});
@@ -103,7 +103,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
         "metadata": {"name": "some", "namespace": "shop"},
         "spec": {"selector": {"matchLabels": {"leno.dev/inject": "disabled"}}, "settings": ["inject"]}});
     bed.apply(exemption.clone()).await;
-    // At once: a pod that is made right after its exemption is exempt.
+    // It takes effect at once: a pod that is created right after its exemption is exempt.
     assert_eq!(proxy_of(&made(disabled.clone()).await), None);
     assert!(proxy_of(&made(annotated.clone()).await).is_some(), "it selects by labels");
     let mut all = exemption.clone();
@@ -134,7 +134,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
         |result| format!("leno_control_reviews_total{{webhook=\"inject\",result=\"{result}\"}}");
     assert_eq!(first.metric(&counted("denied")).await as u64, 2);
 
-    // The one that follows answers as well: the roots are the same.
+    // The follower answers as well, because it has the same roots.
     let second = Replica::start("controller-1", &kubeconfig);
     install(&bed, second.webhook().await).await;
     injected(&bed, &pod("shop", json!({}))).await;
@@ -145,18 +145,18 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     .await;
     crate::is_documented(&second).await;
 
-    // Without any, no pod is made that should have a proxy, and others are.
+    // Without a replica, pods that should have a proxy cannot be created, and others can.
     first.end();
     second.end();
     let refused = bed.tried(&pod("shop", json!({}))).await.unwrap_err();
     assert!(refused.contains("namespaces.inject.leno.dev"), "{refused}");
     made(pod("plain", json!({}))).await;
-    // Whether a pod may decline is the controller's to say.
+    // Only the controller can decide whether a pod may opt out.
     assert!(bed.tried(&disabled).await.is_err());
 }
 
-/// Asserts that a pod has the proxy's image and was given its Secrets, and that one whose service account has them is not
-/// given them again.
+/// Asserts that a pod has the proxy's image and the Secrets for it. If a pod's service account has the Secrets, the pod
+/// must not get them again.
 async fn has_the_image_and_its_secrets(bed: &TestApiServer, web: &Value) {
     assert_eq!(proxy_of(web), Some("registry.test/proxy:1"));
     assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
@@ -198,7 +198,7 @@ async fn what_is_not_understood_is_denied_and_what_leads_nowhere_is_a_warning() 
     let told = warnings(&bed, &route, "gateway.networking.k8s.io/v1", "httproutes").await;
     assert!(told[0].contains("[backend-not-found]"), "{told:?}");
 
-    // What is of no Service is a gateway's, whatever it says.
+    // A route that is attached to no Service belongs to a gateway, so its content is not checked.
     let mut of_a_gateway = http_route("r", "crat");
     of_a_gateway["spec"]["parentRefs"] = json!([{"name": "public"}]);
     of_a_gateway["spec"]["invented"] = json!(1);
@@ -206,7 +206,7 @@ async fn what_is_not_understood_is_denied_and_what_leads_nowhere_is_a_warning() 
     assert_eq!(told, [""; 0]);
 }
 
-/// What the API server warns of when it is asked to store an object; it has to be willing to.
+/// The warnings of the API server about an object. It must accept the object.
 async fn warnings(bed: &TestApiServer, object: &Value, version: &str, plural: &str) -> Vec<String> {
     let uri = format!("/apis/{version}/namespaces/shop/{plural}?dryRun=All");
     let request = Request::post(uri).header("content-type", "application/json");
@@ -244,7 +244,7 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     let wrong = json!({"data": {"roots.pem": "wrong"}});
     bed.change(map("new"), &Patch::Merge(wrong)).await;
     kept("new").await;
-    // Not by `TestApiServer::delete`, which waits until it is gone: it comes back at once.
+    // Not with `TestApiServer::delete`, which waits until the object is gone: it is created again at once.
     bed.change(map("shop"), &Patch::Merge(json!({"data": null}))).await;
     kept("shop").await;
 
@@ -263,7 +263,7 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     bed.change(injector(), &Patch::Json(serde_json::from_value(gone).unwrap())).await;
     bundles(true).await;
     let written = "leno_control_webhook_roots_total{result=\"written\"}";
-    // A write is counted after it can be seen.
+    // A write is visible a little before it is counted.
     until("two configurations were written, and one again", async || {
         (replica.metric(written).await as u64 == 3).then_some(())
     })
@@ -284,7 +284,7 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
     let policies: Vec<&str> = policies.collect();
     assert_eq!(policies.len(), 2);
     bed.apply_yaml(&policies.join("---\n")).await;
-    // As the injector leaves one, in the namespace of a tenant that may debug its pods.
+    // A pod as the injector changes it, in the namespace of a tenant that may debug its pods.
     let mut web = pod("shop", json!({}));
     web["spec"]["volumes"] =
         json!([{"name": "leno-workload-api", "hostPath": {"path": "/run/spire"}}]);
@@ -299,7 +299,7 @@ async fn an_ephemeral_container_cannot_write_into_the_folder_of_the_workload_api
         tried.map(drop).map_err(|error| error.to_string())
     };
     let mount = |read_only: Value| json!([{"name": "leno-workload-api", "mountPath": "/api", "readOnly": read_only}]);
-    // The API server takes a while to know the policy; until then it has no objection, or is busy.
+    // The API server takes a while to enforce the policy. Until then it accepts the object, or is busy.
     until("a writer is refused, with the remedy", async || {
         let error = debug(mount(Value::Null)).await.err()?;
         error.contains("to write: add readOnly: true").then_some(())

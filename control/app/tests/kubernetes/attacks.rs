@@ -1,4 +1,4 @@
-//! Strangers on the port of discovery, and programs that pose as the control plane.
+//! Unauthenticated clients on the discovery port, and programs that pose as the control plane.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::replica::Replica;
 use crate::scale::open_enough;
 use crate::{cluster, run_pod};
 
-/// Addresses of the stranger, and connections of each: as many as the control plane permits of one, and together more
-/// than it has places for clients without a certificate (1,024).
+/// Addresses of the attacker, each with as many connections as the control plane permits for one address. Together they
+/// are more than the slots for clients without a certificate (1,024).
 const ADDRESSES: u8 = 8;
 const OF_ADDRESS: usize = 256;
-/// Connections that are open while the places are full, at least.
+/// The smallest number of connections that are open while all slots are in use.
 const FULL: u64 = 900;
-/// How long the stranger waits before it opens a connection that was closed again.
+/// How long the attacker waits before it opens a closed connection again.
 const AGAIN: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,20 +58,20 @@ async fn a_stranger_that_holds_places_keeps_no_proxy_from_its_certificate() {
     replica.end();
 }
 
-/// Holds a connection from an address, without a word, and opens it again whenever it was closed.
+/// Holds a connection from an address without sending anything, and opens it again whenever it is closed.
 async fn hold(from: Ipv4Addr, control: SocketAddr) {
     loop {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::new(from.into(), 0)).unwrap();
         if let Ok(mut connection) = socket.connect(control).await {
-            // Returns once the control plane closes it, in whatever way.
+            // Returns once the control plane closes the connection, gracefully or not.
             let _ = connection.read(&mut [0]).await;
         }
         sleep(AGAIN).await;
     }
 }
 
-/// Of a form that no token has, of another audience, or signed by a key that is not the cluster's.
+/// The tokens are malformed, have another audience, or are signed by a key that is not the cluster's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn junk_tokens_cost_the_api_server_no_review() {
     let Some(kube) = binary() else { return };
@@ -93,7 +93,7 @@ async fn junk_tokens_cost_the_api_server_no_review() {
         (format!("{head}.BBBB"), unsigned),
         (format!("{head}.CCCC"), unsigned),
     ];
-    // Twice: what a review has come to would be remembered.
+    // Sent twice, because the result of a review would be cached.
     for (token, why) in junk.iter().chain(&junk) {
         let refused = proxy::issue(&bed, &replica, token).await.unwrap_err();
         assert!(refused.contains(why), "{token}: {refused}");
@@ -111,8 +111,8 @@ async fn junk_tokens_cost_the_api_server_no_review() {
     replica.end();
 }
 
-/// A user who may make pods in a namespace has a certificate of each of its service accounts, and also where they are
-/// called like the control plane's own. With it no program gets the tokens of proxies.
+/// A user who may create pods in a namespace can get a certificate of each of its service accounts, even if they have
+/// the same names as the control plane's. But a program with such a certificate gets no tokens from proxies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leno_system_look_alike_gets_no_tokens_of_proxies() {
     let Some(kube) = binary() else { return };
@@ -136,12 +136,12 @@ async fn a_leno_system_look_alike_gets_no_tokens_of_proxies() {
     let refused = proxy::issue_at(&bed, control, &token).await.unwrap_err();
     assert!(refused.contains("cannot reach the control plane"), "{refused}");
     assert!(served.await.unwrap().is_err(), "the proxy ends the handshake, and sends no token");
-    // The real one has the same token.
+    // The real control plane accepts the same token.
     proxy::issue(&bed, &replica, &token).await.unwrap();
     replica.end();
 }
 
-/// A server that shows this certificate.
+/// A TLS server that presents this certificate.
 fn acceptor(certificate: &Certificate) -> TlsAcceptor {
     let chain = certificate.chain_der.iter().cloned().map(CertificateDer::from).collect();
     let key = PrivateKeyDer::Pkcs8(certificate.key_der.clone().into());

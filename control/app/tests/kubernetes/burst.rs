@@ -18,9 +18,9 @@ use crate::replica::Replica;
 const ROUTES: usize = 200;
 /// The time from one pod to the next: 20 a second.
 const BETWEEN_PODS: Duration = Duration::from_millis(50);
-/// Pods that are created at least, even if all routes are applied before.
+/// The smallest number of pods that are created, even if all routes are applied earlier.
 const PODS: usize = 40;
-/// Most memory of the controller, of which the tests' builds need a third when idle.
+/// Most memory of the controller. Debug builds need a third of it when idle.
 const MOST_KIB: u64 = 256 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,14 +38,14 @@ async fn every_pod_gets_its_proxy_while_two_hundred_routes_are_applied_at_once()
     replica.end();
 }
 
-/// What happened meanwhile.
+/// Measurements during the burst.
 pub(crate) struct Burst {
-    /// How long the API server took for each pod.
+    /// How long the API server took to create each pod.
     pub(crate) waits: Vec<Duration>,
 }
 
-/// Applies so many routes at once, and creates pods until the status of all of them is written. Every pod gets its proxy.
-/// The API server has the definition of routes, and the service `web` of the shop.
+/// Applies this many routes at once, and creates pods until the status of all routes is written. Every pod gets its
+/// proxy. The API server must have the definition of routes, and the shop the service `web`.
 pub(crate) async fn run(bed: &TestApiServer, replica: &Replica, count: usize) -> Burst {
     install(bed, replica.webhook().await).await;
     namespace(bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;

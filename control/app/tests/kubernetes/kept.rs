@@ -1,4 +1,4 @@
-//! What was fetched survives a restart of all replicas while the other side is down.
+//! Fetched documents survive a restart of all replicas while the other side is unreachable.
 
 use std::process::{Child, Command, Stdio};
 
@@ -10,7 +10,7 @@ use crate::replica::Replica;
 use crate::rotation::identity;
 use crate::{cluster, leads, run_pod};
 
-/// A URL from which nothing is ever fetched: addresses of the machine itself are not connected to.
+/// A URL from which nothing is ever fetched: the control plane does not connect to addresses of its own machine.
 const URL: &str = "https://127.0.0.1:1/keys";
 /// The SHA-256 of that.
 const DOCUMENT: &str = "bd46d63fa0dc23aae735df215884b84f5c8faa9066bcd7e28f4f45dc2c36d0fd";
@@ -21,14 +21,14 @@ fn kept(name: &str, data: &Value) -> Value {
         "metadata": {"name": name, "namespace": "leno-system"}, "stringData": data})
 }
 
-/// The documents in one.
+/// The names of the documents in a Secret.
 async fn documents(bed: &TestApiServer, name: &str) -> Vec<String> {
     let secret = bed.get(kept(name, &json!({}))).await;
     let data = secret.as_ref().and_then(|secret| secret.data.get("data")?.as_object());
     data.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
-/// Waits until a replica that leads has compared what is in one with what it wants there, and found so many documents.
+/// Waits until a leading replica has compared a Secret with what it wants there, and has found this many documents.
 async fn is_stored(replica: &Replica, name: &str, count: u64) {
     let stored = format!("leno_control_kept_documents{{secret=\"{name}\",state=\"stored\"}}");
     until("the documents to be stored", async || {
@@ -59,7 +59,7 @@ async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_iss
         [("Accepted", ""), ("ResolvedRefs", "KeysNotFound"), ("Programmed", "KeysNotFound")];
     says(&bed, &policy, &lacks).await;
 
-    // A replica that has led before has fetched the set, and another client has put something beside it.
+    // A replica that led earlier has fetched the set, and another client has added something.
     let data = json!({DOCUMENT: SET, "0".repeat(64): SET, "other": "x"});
     bed.apply(kept("leno-keys", &data)).await;
     first.end();
@@ -71,7 +71,7 @@ async fn keys_of_tokens_survive_a_restart_of_the_control_plane_without_their_iss
     let has = async || documents(&bed, "leno-keys").await.iter().any(|name| name == DOCUMENT);
     assert!(has().await);
 
-    // What nothing names stays for ten minutes, and is there for the next replica.
+    // A document that nothing names is kept for ten minutes, so the next replica still finds it.
     bed.delete(policy.clone()).await;
     second.end();
     let third = Replica::start("controller-2", &kubeconfig);
@@ -114,7 +114,7 @@ impl Partner {
         Self { child, place }
     }
 
-    /// Where it serves its bundle.
+    /// The address on which it serves its bundle.
     async fn address(&self) -> String {
         until("the partner's bundle endpoint", async || {
             let log = std::fs::read_to_string(self.place.path().join("log")).unwrap();
@@ -128,7 +128,7 @@ impl Partner {
 
 impl Drop for Partner {
     fn drop(&mut self) {
-        // It has ended already, where the test went well.
+        // Has ended already if the test succeeded.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -159,13 +159,13 @@ async fn fetched_trust_bundles_survive_a_restart_of_the_control_plane_without_th
     first.end();
     drop(partner);
 
-    // No file has them any more.
+    // No file contains the roots any more.
     std::fs::remove_file(&given).unwrap();
     let second = Replica::start_with("controller-1", &kubeconfig, &["--federate", &federate]);
     leads(&second).await;
     assert_eq!(roots(&second).await, fetched);
     is_stored(&second, "leno-bundles", 1).await;
-    // What it has not fetched itself stays as it is stored.
+    // Documents that it has not fetched itself stay as they are stored.
     let writes = "leno_control_kept_writes_total{result=\"written\"}";
     assert_eq!(second.metric(writes).await as u64, 0);
     assert_eq!(documents(&bed, "leno-bundles").await, ["partner.example.json"]);

@@ -1,4 +1,4 @@
-//! Keys of tokens in Secrets, which the control plane may read where a Role of their namespace permits it.
+//! Keys of tokens in Secrets, which the control plane may read if a Role of their namespace permits it.
 
 use leno_testkit_api::{TestApiServer, binary, until};
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ fn policy(namespace: &str) -> Value {
             "tokens": [{"issuer": "https://id.example.com", "audiences": ["a"], "jwksSecret": "keys"}]}})
 }
 
-/// What lets the control plane read the Secret of a namespace, as the guide has it.
+/// The Role and binding that let the control plane read the Secret of a namespace, as in the guide.
 fn rights(namespace: &str) -> [Value; 2] {
     let group = "rbac.authorization.k8s.io";
     let version = format!("{group}/v1");
@@ -53,7 +53,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     let has = [("Accepted", ""), ("ResolvedRefs", ""), ("Programmed", "")];
     until("the kind is served", async || bed.serves(&users).await).await;
     run_pod(&bed, "web-0", "10.244.0.7").await;
-    // Another tenant's, which the control plane may read, counts for no policy of this one.
+    // The Secret of another tenant, which the control plane may read, is not used for policies of this one.
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bank"}})).await;
     bed.apply(secret("bank", SET)).await;
     permit(&bed, "bank").await;
@@ -85,7 +85,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     permit(&bed, "shop").await;
     bed.apply(secret("shop", SET)).await;
     says(&bed, &users, &has).await;
-    // Each replacement of the Secret holds at once; what is no set of public keys is none.
+    // Each replacement of the Secret takes effect at once. A text that is no set of public keys counts as none.
     for (set, expected) in [(SHARED, &lacks), (SET, &has), ("\"hunter2\"", &lacks), (SET, &has)] {
         bed.apply(secret("shop", set)).await;
         says(&bed, &users, expected).await;
@@ -101,7 +101,7 @@ async fn keys_in_a_secret_count_where_a_role_lets_the_control_plane_read_it() {
     bed.delete(secret("shop", SET)).await;
     says(&bed, &users, &lacks).await;
 
-    // Without the right nothing of it is read any more.
+    // Without the right, the Secret is no longer read.
     bed.apply(secret("shop", SET)).await;
     says(&bed, &users, &has).await;
     for object in rights("shop") {

@@ -1,9 +1,9 @@
-//! The real controller against a real API server and etcd, and the proxy's own end of discovery
-//! against the controller.
+//! Tests the real controller against a real API server and etcd, and the client side of discovery in the proxy against
+//! the controller.
 //!
-//! Needs `CLUSTER_KUBE`, both of them as one binary (`scripts/cluster.sh api-test` builds it and runs
-//! this); without it every test says that it is skipped, and fails where `LENO_REQUIRE` has
-//! `kubernetes`. Nothing here needs root or leaves anything behind.
+//! Needs `CLUSTER_KUBE`, a binary with both (`scripts/cluster.sh api-test` builds it and runs this). Without it, every
+//! test reports that it is skipped, or fails if `LENO_REQUIRE` contains `kubernetes`. Nothing here needs root or leaves
+//! anything behind.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod admission;
@@ -50,13 +50,13 @@ use leno_testkit_api::{Relay, TestApiServer, binary, until};
 use proxy::Proxy;
 use replica::Replica;
 
-/// What the guide says of metrics in a cluster, and everywhere.
+/// The guide's pages about metrics in a cluster and about all other metrics.
 const GUIDE: [&str; 2] = [
     include_str!("../../../../docs/guide/kubernetes.md"),
     include_str!("../../../../docs/guide/metrics.md"),
 ];
 
-/// What people install, of the kinds that are wanted.
+/// The documents that users install, of the wanted kinds.
 fn installed(wanted: impl Fn(&str) -> bool) -> String {
     let all = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
     let kind = |document: &&str| {
@@ -65,18 +65,18 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
     all.split("---\n").filter(kind).collect::<Vec<_>>().join("---\n")
 }
 
-/// A cluster with what people install in it, and a kubeconfig of its service account.
+/// A cluster with these documents, and a kubeconfig of the control plane's service account.
 async fn cluster(kube: &std::path::Path) -> (TestApiServer, std::path::PathBuf) {
     cluster_with(kube, &[]).await
 }
 
-/// The same with flags of the API server.
+/// As [`cluster`], with flags for the API server.
 async fn cluster_with(
     kube: &std::path::Path,
     flags: &[&str],
 ) -> (TestApiServer, std::path::PathBuf) {
     let bed = TestApiServer::start_with(kube, flags).await;
-    // Webhooks that no replica serves would block every request.
+    // Webhooks without a server would block every request.
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;
     let kubeconfig = bed.kubeconfig("controller.kubeconfig", bed.port, &token);
@@ -164,7 +164,7 @@ async fn watches_that_are_cut_go_on_where_they_were() {
     })
     .await;
     relay.open(true);
-    // Most kinds have no changes: the replica notices without them that their watches work again.
+    // Most kinds have no changes, so the replica has to notice without them that its watches work again.
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
         .await;
     until("the change during the cut is applied", async || {
@@ -198,7 +198,7 @@ async fn a_token_proves_only_what_the_api_server_says_of_it() {
     let refused = proxy::issue(&bed, &replica, &of_the_gone).await.unwrap_err();
     assert!(refused.contains("the API server does not accept the token"), "{refused}");
 
-    // A token of another service account in this pod's name gets a certificate, and no discovery.
+    // A token of another service account for this pod's name gets a certificate, but no discovery.
     let others = bed.token(("shop", "other"), Some("leno"), None).await;
     let other = Proxy::start(&bed, &replica, "shop/web-0", &others).await;
     replica.line("sa/other is not the identity of shop/web-0").await;
@@ -234,7 +234,7 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     judged(&bed, "bad", ("ResolvedRefs", "False", "BackendNotFound")).await;
     assert_eq!(second.metric("leno_control_leader").await as u64, 0);
     let written = "leno_control_status_writes_total{result=\"written\"}";
-    // A write is counted when its answer is here, which may be after others have read the status.
+    // A write is counted when its answer arrives. Other clients may see the status earlier.
     until("both writes are counted", async || {
         (first.metric(written).await as u64 >= 2).then_some(())
     })
@@ -248,13 +248,13 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     bed.apply(misspelt).await;
     judged(&bed, "good", ("Accepted", "False", "UnsupportedValue")).await;
 
-    // Handed over: the next one leads long before the term of the first is over.
+    // The lease is released, so the next replica leads long before the term of the first is over.
     first.end();
     leads(&second).await;
     bed.apply(service("nobody", 80)).await;
     judged(&bed, "bad", ("ResolvedRefs", "True", "ResolvedRefs")).await;
 
-    // Taken over from one that cannot say that it ends.
+    // The next replica takes over from one that was killed and could not release the lease.
     let third = Replica::start("controller-2", &kubeconfig);
     third.line("serving discovery and identity").await;
     drop(second);
@@ -264,7 +264,7 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     third.end();
 }
 
-/// Asserts that the guide has every series of a replica, with the same words, and none beside them.
+/// Asserts that the guide describes exactly the series of a replica, with the same help texts.
 async fn is_documented(replica: &Replica) {
     let page = replica.page("/metrics").await;
     let exposed = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
@@ -279,7 +279,7 @@ async fn is_documented(replica: &Replica) {
     assert_eq!(exposed, told);
 }
 
-/// How often a replica has said that there is no HTTPRoute in the cluster.
+/// How often a replica has logged that the cluster has no HTTPRoute kind.
 fn http_route_lines(replica: &Replica) -> usize {
     replica.count("no such kind; it is followed once it is installed kind=\"HTTPRoute\"")
 }
@@ -292,7 +292,7 @@ async fn leads(replica: &Replica) {
     .await;
 }
 
-/// Waits until one of them leads.
+/// Waits until one of these replicas leads.
 async fn one_leads(replicas: &[Replica]) {
     until("a replica leads", async || {
         for replica in replicas {
@@ -305,7 +305,7 @@ async fn one_leads(replicas: &[Replica]) {
     .await;
 }
 
-/// Waits until a condition of a route's only parent says this, of the newest generation.
+/// Waits until a condition of a route's only parent has this status and reason, for the newest generation.
 async fn judged(bed: &TestApiServer, route: &str, (kind, status, reason): (&str, &str, &str)) {
     let what = format!("{kind}={status} ({reason}) of {route}");
     until(&what, async || {

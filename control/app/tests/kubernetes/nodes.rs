@@ -1,4 +1,4 @@
-//! Certificates of pods for node proxies, by what the API server says of the pods' nodes.
+//! Certificates of pods for node proxies, depending on the pods' nodes according to the API server.
 
 mod process;
 
@@ -27,7 +27,7 @@ fn node_mode() -> Value {
     json!({"leno.dev/mode": "node"})
 }
 
-/// The token of the node proxies of a node: that of a pod there, bound to it, as the kubelet has it from the API server.
+/// The token of a node's proxies: that of a pod on this node, bound to it, as the API server gives it to the kubelet.
 async fn node_proxies(bed: &TestApiServer, account: &str, node: &str) -> String {
     let name = format!("{account}-{node}");
     let metadata = json!({"name": account, "namespace": "leno-system"});
@@ -45,7 +45,7 @@ async fn uid(bed: &TestApiServer, pod: &str) -> String {
     found.unwrap().metadata.uid.unwrap()
 }
 
-/// A pod in node mode that runs on a node; its uid.
+/// Creates a pod in node mode that runs on a node. Returns its UID.
 async fn run_on_node(bed: &TestApiServer, name: &str, node: &str, ip: &str) -> String {
     let mut pod = on_node(name, node, node_mode());
     bed.apply(pod.clone()).await;
@@ -54,7 +54,7 @@ async fn run_on_node(bed: &TestApiServer, name: &str, node: &str, ip: &str) -> S
     uid(bed, name).await
 }
 
-/// A client that requests the certificate of a pod with this token.
+/// The settings of a client that requests the certificate of a pod with this token.
 async fn settings(
     bed: &TestApiServer,
     replica: &Replica,
@@ -66,7 +66,7 @@ async fn settings(
     Settings { pod_uid: Some(uid.to_owned()), ..settings }
 }
 
-/// What a holder of this token gets for a pod.
+/// Requests the certificate of a pod with this token.
 async fn issue(
     bed: &TestApiServer,
     replica: &Replica,
@@ -115,7 +115,8 @@ async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
     };
     assert_eq!((counted("accepted").await, counted("refused").await), (1, rows.len() as u64));
 
-    // Nor does any other program get one by naming a pod: neither one with the agent's token nor the pod's own.
+    // No other program gets a certificate by naming a pod: neither one with the agent's token nor one with the pod's
+    // own.
     let agent = node_proxies(&bed, "agent", "n1").await;
     let web = bed.token(("shop", "web"), Some("leno"), Some("here")).await;
     let unbound = bed.token(("leno-system", "node"), Some("leno"), None).await;
@@ -145,7 +146,7 @@ async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() 
     let first = uid(&bed, "web-0").await;
     issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap();
 
-    // Each request is decided by what the API server says then, so that this is what a renewal gets.
+    // Each request is decided by the present state of the API server, so a renewal gets the same decision.
     bed.apply(shop("sidecar")).await;
     let refused = issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap_err();
     assert!(refused.contains("is not in node mode"), "{refused}");
@@ -164,7 +165,7 @@ async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() 
     })
     .await;
 
-    // As a StatefulSet makes it again, on another node.
+    // As a StatefulSet creates it again on another node.
     bed.apply(on_node("web-0", "n2", json!({}))).await;
     let second = uid(&bed, "web-0").await;
     for (of, why) in [(&first, "is not the one of uid"), (&second, "does not run on node n1")] {
@@ -250,7 +251,7 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
         (json!({"leno.dev/share": "pods"}), "which its namespace says, is none of workload"),
     ] {
         shop(annotations).await;
-        // The webhook follows namespaces by a watch.
+        // The webhook learns of namespaces through a watch.
         until(why, async || {
             let refused = bed.tried(&plain).await.err()?;
             refused.contains(why).then_some(())

@@ -1,4 +1,4 @@
-//! `leno-controller observe` with the rights that the chart gives it: which namespaces it shows to which reader.
+//! Tests `leno-controller observe` with the rights that the chart grants: which namespaces it shows to which reader.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -19,7 +19,7 @@ mod calls;
 /// The observer; killed when the test ends.
 struct Observer {
     child: Child,
-    /// Where the interface is served, and the metrics.
+    /// The addresses of the interface and of the metrics.
     addresses: [String; 2],
 }
 
@@ -38,11 +38,11 @@ impl Observer {
             .unwrap();
         let (sender, lines) = mpsc::channel();
         let log = BufReader::new(child.stderr.take().unwrap());
-        // Ends with the observer.
+        // The thread ends with the observer.
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 eprintln!("observer: {line}");
-                // The test has ended.
+                // The test has ended if this fails.
                 let _ = sender.send(line);
             }
         });
@@ -58,7 +58,7 @@ impl Observer {
         Self { child, addresses }
     }
 
-    /// The status and the body of a page of the interface, once the API server has said who asks.
+    /// The status and the body of a page of the interface, after the API server has identified the reader.
     async fn ask(&self, path: &str, token: Option<&str>) -> (u16, String) {
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
         let bearer = bearer.unwrap_or_default();
@@ -69,14 +69,14 @@ impl Observer {
         .await
     }
 
-    /// What a reader is shown of the last minute.
+    /// The last minute as a reader sees it.
     async fn topology(&self, token: &str) -> Topology {
         let (status, body) = self.ask("/api/v1/topology?window=60000", Some(token)).await;
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
-    /// What a reader is shown of changes.
+    /// The changes that a reader sees.
     async fn changes(&self, token: &str) -> String {
         self.ask("/api/v1/changes?from=0", Some(token)).await.1
     }
@@ -84,7 +84,7 @@ impl Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        // Ended already, where the test asked it to.
+        // Has ended already if the test stopped it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -102,8 +102,8 @@ fn get(address: &str, path: &str, headers: &str) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-/// The admin server of a proxy, on loopback at the port that all proxies have: with each page it has counted more
-/// requests, all to `server`.
+/// The admin server of a proxy, on loopback at the port that all proxies use. Each page has counted more requests, all
+/// to `server`.
 async fn proxy(namespace: &'static str, client: &'static str, server: &'static str) -> IpAddr {
     pages(leno_types::ports::ADMIN, move |nth| {
         let labels = format!(
@@ -122,7 +122,7 @@ async fn proxy(namespace: &'static str, client: &'static str, server: &'static s
     .await
 }
 
-/// The admin server of an agent, which has counted more bytes with each page.
+/// The admin server of an agent. Each page has counted more bytes.
 async fn agent() -> IpAddr {
     pages(leno_types::ports::AGENT_ADMIN, |nth| {
         let pairs = [("shop", "web-0", "ledger-0"), ("bank", "teller-0", "ledger-0")];
@@ -138,10 +138,10 @@ async fn agent() -> IpAddr {
     .await
 }
 
-/// A server of pages on loopback at this port; `page` is given their number.
+/// Serves pages on loopback at this port. `page` gets the number of the page.
 async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAddr {
-    // Tests run side by side, and each address of loopback has its own ports. Who listens on all addresses has it of all
-    // of them, and ends.
+    // Tests run at the same time, and each loopback address has its own ports. A server that listens on all addresses
+    // occupies the port on each of them until it ends.
     let listener = until("a free address", async || {
         let mut random = [0; 3];
         aws_lc_rs::rand::fill(&mut random).unwrap();
@@ -161,7 +161,7 @@ async fn pages(port: u16, page: impl Fn(u32) -> String + Send + 'static) -> IpAd
             }
             nth += 1;
             let body = page(nth);
-            // An observer that was killed does not read it.
+            // An observer that was killed does not read the page.
             let _ =
                 write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         }
@@ -177,7 +177,7 @@ async fn run_pod(bed: &TestApiServer, namespace: &str, name: &str, address: IpAd
     bed.set_status(made).await;
 }
 
-/// A service account with a role in these namespaces, and its token.
+/// Creates a service account with a role in these namespaces, and returns its token.
 async fn reader(
     bed: &TestApiServer,
     name: &str,
@@ -210,7 +210,7 @@ fn ends(edges: &[Edge]) -> Vec<String> {
     ends
 }
 
-/// What the chart installs, and two namespaces whose pods call each other.
+/// Installs the documents of the chart, and two namespaces whose pods call each other.
 async fn two_namespaces(bed: &TestApiServer) {
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     for namespace in ["shop", "bank", "people"] {
@@ -246,7 +246,7 @@ async fn two_namespaces(bed: &TestApiServer) {
     }
 }
 
-/// What is shown without a token that proves a reader.
+/// Checks that nothing is shown without a token that identifies a reader.
 async fn refuses_others(bed: &TestApiServer, observer: &Observer) {
     for (token, why) in [
         (None, "wants a token"),
@@ -265,7 +265,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     let bed = TestApiServer::start(&kube).await;
     two_namespaces(&bed).await;
 
-    // Nothing but what the chart permits.
+    // The observer's account has only the rights that the chart grants.
     let own = bed.token(("leno-system", "observer"), None, None).await;
     let kubeconfig = bed.kubeconfig("observer.kubeconfig", bed.port, &own);
     let directory = tempfile::tempdir().unwrap();
@@ -281,7 +281,8 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
     let shop = reader(&bed, "of-shop", &["shop"], None).await;
-    // An edit is a change in the namespace of its object. The first may be before services are followed.
+    // An edit is reported as a change in the namespace of its object. The first edit may happen before services are
+    // followed.
     bed.apply(service("web", 80)).await;
     let mut edits = 0;
     until("the edit", async || {
@@ -304,7 +305,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     shows_shop_alone(&observer, &shop).await;
 
     let both = reader(&bed, "of-both", &["shop", "bank"], Some("leno-observer")).await;
-    // The API server may know the bindings later than it has them, and its answers hold for half a minute.
+    // The API server may notice new bindings with a delay, and its answers are cached for half a minute.
     until("both namespaces", async || {
         (ends(&observer.topology(&both).await.edges) == all).then_some(())
     })
@@ -316,7 +317,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     shows_to_each_their_own(&observer, (&both, &stranger)).await;
     refuses_others(&bed, &observer).await;
 
-    // A right that is withdrawn ends within half a minute.
+    // A withdrawn right ends within half a minute.
     bed.delete(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": "of-shop", "namespace": "shop"}}))
         .await;
@@ -325,7 +326,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     })
     .await;
 
-    // The next observer has what this one has seen.
+    // The next observer has the history of this one.
     let (_, before) = observer.ask("/api/v1/overview", Some(&everything)).await;
     let before: Value = serde_json::from_str(&before).unwrap();
     drop(observer);
@@ -341,7 +342,7 @@ async fn a_reader_sees_the_namespaces_in_which_the_api_server_lets_them_forward_
     is_documented(&get(&observer.addresses[1], "/metrics", "").1);
 }
 
-/// What a reader of the namespace `shop` is shown, as JSON, over gRPC and in a browser.
+/// Checks what a reader of the namespace `shop` sees, as JSON, over gRPC and in a browser.
 async fn shows_shop_alone(observer: &Observer, token: &str) {
     shows_the_present(observer, token).await;
     shows_no_bank(observer, token).await;
@@ -350,7 +351,7 @@ async fn shows_shop_alone(observer: &Observer, token: &str) {
     browser::drives_the_pages(address, token, "shop", "bank,ledger,vault,teller").await;
 }
 
-/// The same of a reader of both namespaces, and of one of neither.
+/// Checks the same for a reader of both namespaces, and for one of neither.
 async fn shows_to_each_their_own(observer: &Observer, (both, stranger): (&str, &str)) {
     let address = &observer.addresses[0];
     browser::drives_the_pages(address, both, "shop,bank", "").await;
@@ -358,7 +359,7 @@ async fn shows_to_each_their_own(observer: &Observer, (both, stranger): (&str, &
     browser::drives_the_pages(address, stranger, "", "shop,bank,ledger,vault,teller").await;
 }
 
-/// The proxy, the policy and the connections of the namespace `shop`.
+/// Checks the proxy, the policy and the connections of the namespace `shop`.
 async fn shows_the_present(observer: &Observer, token: &str) {
     let page = async |path: &str| -> Value {
         let (status, body) = observer.ask(&format!("/api/v1/{path}"), Some(token)).await;
@@ -388,7 +389,7 @@ async fn shows_the_present(observer: &Observer, token: &str) {
     .await;
 }
 
-/// No answer to this token names the namespace `bank` or what is in it.
+/// Checks that no answer for this token names the namespace `bank` or an object in it.
 async fn shows_no_bank(observer: &Observer, token: &str) {
     let paths = [
         "overview",
@@ -411,7 +412,7 @@ async fn shows_no_bank(observer: &Observer, token: &str) {
     assert_eq!(status, 404, "as of a workload that does not exist");
 }
 
-/// The guide has every metric of the page.
+/// Checks that the guide describes every metric of the page.
 fn is_documented(page: &str) {
     for family in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let name = family.split(' ').next().unwrap();

@@ -9,7 +9,7 @@ use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
-/// How often the controller has read all objects of each kind since the first `before` reads.
+/// How often the controller has read all objects of each kind, without the first `before` reads.
 pub(crate) fn whole_reads(bed: &TestApiServer, before: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for read in bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_whole())
@@ -40,7 +40,7 @@ async fn an_api_server_that_restarts_is_read_once_for_each_kind_and_no_stream_is
     let stale = "leno_control_cluster_stale_seconds";
     until("all is followed", async || (replica.metric(stale).await == 0.0).then_some(())).await;
     leads(&replica).await;
-    // The leader has watches of its own.
+    // The leader has additional watches.
     let roots = "/api/v1/configmaps (selected)";
     let first = until("the leader follows what it keeps", async || {
         let first = whole_reads(&bed, 0);

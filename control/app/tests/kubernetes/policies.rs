@@ -11,7 +11,7 @@ use crate::replica::Replica;
 use crate::tenants::younger_than;
 use crate::{cluster, judged, leads, proxy, run_pod};
 
-/// A policy of another name.
+/// The policy under another name.
 fn named(mut policy: Value, name: &str) -> Value {
     policy["metadata"]["name"] = json!(name);
     policy
@@ -24,8 +24,8 @@ fn rate_limit(service: &str) -> Value {
             "limits": [{"requests": 5}]}})
 }
 
-/// Waits until the only ancestor of a policy has these conditions: of each its type with the reason why it does not
-/// hold, if it does not.
+/// Waits until the only ancestor of a policy has these conditions. Each is given by its type, with the reason why it is
+/// false, or an empty reason if it is true.
 pub(crate) async fn says(bed: &TestApiServer, policy: &Value, wanted: &[(&str, &str)]) {
     let what = format!("{wanted:?} of {}", policy["metadata"]["name"]);
     until(&what, async || {
@@ -50,7 +50,7 @@ pub(crate) async fn says(bed: &TestApiServer, policy: &Value, wanted: &[(&str, &
     .await;
 }
 
-/// What `kubectl get` prints of an object: the cells of its row.
+/// The output of `kubectl get` for an object: the cells of its row.
 async fn printed(bed: &TestApiServer, path: &str) -> Vec<Value> {
     let request = http::Request::get(path)
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
@@ -82,7 +82,7 @@ async fn a_traffic_policy_says_whether_it_works() {
     let row = printed(&bed, "/apis/leno.dev/v1alpha1/namespaces/shop/trafficpolicies/policy").await;
     assert_eq!(row[..4], ["policy", "web", "True", "True"].map(Value::from));
 
-    // The second one has to be younger, since its name goes before the first one's.
+    // The second policy has to be younger, because its name comes before that of the first.
     let second = named(first.clone(), "a-second");
     younger_than(&bed, &first, &second).await;
     says(&bed, &second, &CONFLICT).await;
@@ -113,11 +113,11 @@ async fn a_rate_limit_says_whether_a_proxy_enforces_it() {
         printed(&bed, "/apis/leno.dev/v1alpha1/namespaces/shop/ratelimitpolicies/limit").await;
     assert_eq!(row[..4], ["limit", "web", "True", "True"].map(Value::from));
 
-    // Limits add up, so that two of one target do not conflict.
+    // Limits of several policies all apply, so two policies for one target do not conflict.
     let second = named(policy.clone(), "second");
     bed.apply(second.clone()).await;
     says(&bed, &second, &HOLDS).await;
-    // One that is not understood: the API server lets through what the schema allows.
+    // A policy that cannot be understood. The API server accepts everything that the schema allows.
     bed.merge(policy.clone(), json!({"spec": {"limits": []}})).await;
     says(&bed, &policy, &[("Accepted", "Invalid")]).await;
     bed.merge(policy.clone(), json!({"spec": {"limits": [{"requests": 7}]}})).await;
@@ -147,7 +147,7 @@ async fn a_policy_of_tls_outside_says_whether_it_works() {
     let pem = proxy::roots(&bed).await;
     bed.apply(texts("authorities", "ca.crt", &pem)).await;
     says(&bed, &policy, &tls("", "", "")).await;
-    // Of two of one age the first by name holds.
+    // If two policies have the same age, the first by name takes precedence.
     let second = named(policy.clone(), "z-second");
     bed.apply(second.clone()).await;
     says(&bed, &second, &tls("Conflicted", "", "NotAccepted")).await;
@@ -156,7 +156,7 @@ async fn a_policy_of_tls_outside_says_whether_it_works() {
     replica.end();
 }
 
-/// Egress has no kind of its own: what is outside is a Service, and what is written for it is a route or a policy.
+/// There is no separate kind for egress: a destination outside is a Service with routes or policies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_for_a_service_outside_says_whether_it_works() {
     let Some(kube) = binary() else { return };
@@ -182,7 +182,7 @@ async fn what_is_written_for_a_service_outside_says_whether_it_works() {
         bed.apply(object).await;
     }
     says(&bed, &traffic, &HOLDS).await;
-    // Limits are enforced by proxies of servers, and there is none outside.
+    // Proxies of servers enforce limits, and a server outside has no proxy.
     says(&bed, &limit, &[("Accepted", ""), ("Programmed", "NoProxy")]).await;
     judged(&bed, "pay", ("Accepted", "True", "Accepted")).await;
     judged(&bed, "pay", ("ResolvedRefs", "True", "ResolvedRefs")).await;

@@ -1,4 +1,4 @@
-//! The proxy's own end of identity and discovery, without the rest of a proxy.
+//! The client side of identity and discovery in the proxy, without the rest of a proxy.
 
 use std::fs;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::replica::Replica;
 
-/// A proxy that follows the control plane; it ends with this.
+/// A proxy that follows the control plane. It ends when this is dropped.
 pub(crate) struct Proxy {
     directory: Directory,
     certificates: watch::Receiver<Option<Arc<Certificate>>>,
@@ -25,7 +25,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one of an instance, with a token.
+    /// Starts the proxy of an instance with a token.
     pub(crate) async fn start(
         bed: &TestApiServer,
         replica: &Replica,
@@ -35,7 +35,7 @@ impl Proxy {
         Self::start_at(bed, control(replica).await, instance, token).await
     }
 
-    /// Starts one that reaches the control plane at this URL.
+    /// Starts a proxy that connects to the control plane at this URL.
     pub(crate) async fn start_at(
         bed: &TestApiServer,
         control: String,
@@ -45,7 +45,7 @@ impl Proxy {
         Self::with(settings(bed, control, instance, token).await)
     }
 
-    /// Starts one with these settings.
+    /// Starts a proxy with these settings.
     pub(crate) fn with(settings: Settings) -> Self {
         let (client, directory) = Client::new(settings);
         let certificates = client.certificates();
@@ -72,12 +72,12 @@ impl Proxy {
         .await;
     }
 
-    /// Waits until a service of the shop has authorities that its TLS is begun with, like these.
+    /// Waits until a service of the shop has authorities for TLS origination that satisfy `like`.
     pub(crate) async fn sees_roots(&self, service: &str, like: impl Fn(&Roots) -> bool) {
         self.sees_that(service, "roots", |now| roots_of(now).is_some_and(&like)).await;
     }
 
-    /// Waits until it is told what it enforces for a service of the shop as its waypoint.
+    /// Waits until it has received the policy that it enforces as the waypoint of a service of the shop.
     pub(crate) async fn is_waypoint_of(&self, service: &str) {
         let enforces =
             |now: &Resolution| matches!(now, Resolution::Service(of) if of.waypoint.is_some());
@@ -92,7 +92,7 @@ impl Proxy {
         assert!(seen.is_ok(), "{what} was awaited, and {:?} seen", *watch.borrow());
     }
 
-    /// Follows an address, as after a call to it.
+    /// Subscribes to an address, as after a call to it.
     pub(crate) fn dial(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.directory.watch(ip)
     }
@@ -128,7 +128,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Asks once for a certificate; what was said where there is none.
+/// Requests a certificate once. Returns the error message if none is issued.
 pub(crate) async fn issue(
     bed: &TestApiServer,
     replica: &Replica,
@@ -137,7 +137,7 @@ pub(crate) async fn issue(
     issue_at(bed, control(replica).await, token).await
 }
 
-/// Asks the control plane at this URL once.
+/// As [`issue`], from the control plane at this URL.
 pub(crate) async fn issue_at(
     bed: &TestApiServer,
     control: String,
@@ -151,7 +151,7 @@ async fn control(replica: &Replica) -> String {
     format!("https://{}", replica.address().await)
 }
 
-/// What a proxy of an instance needs to reach a replica with this token.
+/// The settings with which a proxy of an instance reaches a replica with this token.
 pub(crate) async fn settings_of(
     bed: &TestApiServer,
     replica: &Replica,
@@ -180,13 +180,13 @@ async fn settings(bed: &TestApiServer, control: String, instance: &str, token: &
     }
 }
 
-/// Where the replicas keep their authority.
+/// The Secret in which the replicas keep their authority.
 pub(crate) fn authority() -> Value {
     let metadata = json!({"name": "leno-ca", "namespace": "leno-system"});
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
 }
 
-/// The mesh's roots, as the replicas share them.
+/// The mesh's roots, which all replicas have.
 pub(crate) async fn roots(bed: &TestApiServer) -> String {
     until("the authority's Secret", async || {
         let secret = bed.get(authority()).await?;

@@ -1,4 +1,4 @@
-//! Streams of proxies, spread over the replicas of the control plane.
+//! Tests that streams of proxies spread over the replicas of the control plane.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, run_pod};
 
-/// As many that chance alone leaves a replica with less than a quarter of them once in 15,000 runs.
+/// So many that a random distribution leaves a replica less than a quarter of them only once in 15,000 runs.
 const PROXIES: usize = 64;
 /// How long a stream lasts, plus or minus a quarter.
 const AGE: [&str; 2] = ["--stream-age", "10s"];
 
-/// The Service of the control plane, as nodes serve it: each connection goes to a replica by chance.
+/// The Service of the control plane as nodes implement it: each connection goes to a random replica.
 struct Service {
     address: SocketAddr,
     replicas: Arc<Mutex<Vec<SocketAddr>>>,
@@ -41,7 +41,7 @@ impl Service {
                 };
                 tokio::spawn(async move {
                     if let Ok(mut server) = TcpStream::connect(replica).await {
-                        // Its two ends see how it ends.
+                        // Both ends notice how the connection ends.
                         let _ = copy_bidirectional(&mut client, &mut server).await;
                     }
                 });
@@ -50,7 +50,7 @@ impl Service {
         Self { address, replicas, running }
     }
 
-    /// Sends connections from now on to these.
+    /// Sends new connections to these replicas.
     async fn leads_to(&self, replicas: &[&Replica]) {
         let mut addresses = Vec::new();
         for replica in replicas {
@@ -70,7 +70,7 @@ async fn streams(replica: &Replica) -> usize {
     replica.metric("leno_control_streams").await as usize
 }
 
-/// Starts proxies of as many pods.
+/// Starts a proxy for each of as many pods.
 async fn proxies(bed: &TestApiServer, service: &Service) -> Vec<Proxy> {
     let mut proxies = Vec::new();
     for nth in 0..PROXIES {
@@ -103,7 +103,7 @@ async fn streams_are_spread_over_all_replicas_again_after_one_was_restarted() {
     let proxies = proxies(&bed, &service).await;
     are_spread([&first, &second]).await;
 
-    // A rolling update: while a replica is restarted, its proxies go to the other one.
+    // During a rolling update, the proxies of a replica that restarts connect to the other one.
     service.leads_to(&[&first]).await;
     second.end();
     until("all streams are on one replica", async || {

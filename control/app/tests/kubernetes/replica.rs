@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::machine;
 
-/// A controller; killed if a test fails before it ended.
+/// A controller. It is killed if a test fails before the controller has ended.
 pub(crate) struct Replica {
     child: Child,
     /// Lines of its log so far.
@@ -27,23 +27,23 @@ pub(crate) struct Start<'a> {
     pub(crate) name: &'a str,
     /// Its credentials.
     pub(crate) kubeconfig: &'a Path,
-    /// Where it serves discovery.
+    /// The address on which it serves discovery.
     pub(crate) listen: &'a str,
-    /// Its program, if it is not the one that was built with this test.
+    /// Its program, if that is not the one built with this test.
     pub(crate) program: Option<String>,
-    /// The CPUs that it may use, as `taskset` has them.
+    /// The CPUs that it may use, in the syntax of `taskset`.
     pub(crate) cpus: Option<String>,
     /// Further flags.
     pub(crate) flags: &'a [&'a str],
 }
 
 impl Replica {
-    /// Starts one of a name, with the credentials of a kubeconfig.
+    /// Starts a replica with this name and the credentials of a kubeconfig.
     pub(crate) fn start(name: &str, kubeconfig: &Path) -> Self {
         Self::start_with(name, kubeconfig, &[])
     }
 
-    /// The same with further flags.
+    /// As [`start`](Self::start), with further flags.
     pub(crate) fn start_with(name: &str, kubeconfig: &Path, flags: &[&str]) -> Self {
         let (listen, program, cpus) = ("127.0.0.1:0", None, None);
         Self::start_as(&Start { name, kubeconfig, listen, program, cpus, flags })
@@ -78,7 +78,7 @@ impl Replica {
         let taken = Arc::clone(&log);
         let kept = kubeconfig.with_file_name(format!("{name}.log"));
         let mut file = File::create(&kept).unwrap();
-        // Ends with the controller.
+        // The thread ends with the controller.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let _ = writeln!(file, "{line}");
@@ -88,7 +88,7 @@ impl Replica {
         Self { child, log, kept }
     }
 
-    /// The first line of the log that has `text`.
+    /// Waits for the first line of the log that contains `text`.
     pub(crate) async fn line(&self, text: &str) -> String {
         let log = Arc::clone(&self.log);
         until(&format!("{text:?} in {}", self.kept.display()), async || {
@@ -97,12 +97,12 @@ impl Replica {
         .await
     }
 
-    /// How many lines have `text`.
+    /// How many lines contain `text`.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.log.lock().unwrap().iter().filter(|line| line.contains(text)).count()
     }
 
-    /// Where discovery is served.
+    /// The address on which discovery is served.
     pub(crate) async fn address(&self) -> String {
         address(&self.line("serving discovery and identity").await)
     }
@@ -123,24 +123,24 @@ impl Replica {
         answer
     }
 
-    /// A number of the metrics.
+    /// The value of a metric.
     pub(crate) async fn metric(&self, series: &str) -> f64 {
         let page = self.page("/metrics").await;
         let line = page.lines().find_map(|line| line.strip_prefix(&format!("{series} ")));
         line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
     }
 
-    /// A number of `/proc/PID/status`, in KiB.
+    /// A value in `/proc/PID/status`, in KiB.
     pub(crate) fn status_kib(&self, name: &str) -> u64 {
         machine::status_kib(self.child.id(), name)
     }
 
-    /// The time that it has spent on CPUs.
+    /// The CPU time that it has used.
     pub(crate) fn cpu(&self) -> Duration {
         machine::cpu(self.child.id())
     }
 
-    /// Asks it to end, and waits for that.
+    /// Stops it, and waits until it has ended.
     pub(crate) fn end(mut self) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, Signal::SIGTERM).unwrap();
@@ -150,7 +150,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // Ended already, where the test asked it to.
+        // Has ended already if the test stopped it.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! A root is replaced, and certificates are revoked, by several replicas that share a Secret.
+//! Several replicas that share a Secret replace a root and revoke certificates.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::proxy::{self, Proxy};
 use crate::replica::Replica;
 use crate::{cluster, run_pod};
 
-/// How often a replica is asked.
+/// The pause between two queries of a replica.
 const POLL: Duration = Duration::from_millis(100);
-/// Phases need not wait for kubelets here.
+/// Phases need not wait for kubelets here, so they may be short.
 pub(crate) const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
 
 pub(crate) async fn ask(bed: &TestApiServer, id: &str, verb: Value) {
@@ -33,7 +33,8 @@ pub(crate) async fn identity(replica: &Replica) -> Value {
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {page}"))
 }
 
-/// A phase lasts longer than other waits: replicas that have just started are waited for.
+/// Waits until the report of a replica fits. The wait is longer than others, because a phase waits for replicas that
+/// have just started.
 pub(crate) async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let begin = Instant::now();
     loop {
@@ -81,7 +82,7 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
         for replica in &replicas[..2] {
             is(replica, phase, |report| report["phase"] == phase).await;
         }
-        // One is killed that has a proxy; the proxies of others acknowledge what they get.
+        // Kills a replica that has a proxy. The proxies of the others acknowledge what they receive.
         let killed = replicas.pop().unwrap();
         drop(killed);
         let waits = is(&replicas[0], "the leader to wait", |report| {
@@ -112,7 +113,7 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     );
     assert!(proxies[0].is_connected() && proxies[1].is_connected());
 
-    // The way back, from the first phase.
+    // Abort the rotation during its first phase.
     ask(&bed, "second", json!("begin")).await;
     is(&replicas[0], "add", |report| report["phase"] == "add").await;
     ask(&bed, "third", json!("abort")).await;
@@ -123,13 +124,13 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     let refused = is(&replicas[1], "no", |report| report["request"]["id"] == "fourth").await;
     assert_eq!(refused["request"]["refused"], "no rotation of the root is under way");
 
-    // Whichever replica leads, all revoke.
+    // Whichever replica leads, all replicas apply the revocation.
     let web = "spiffe://cluster.local/ns/shop/sa/web";
     ask(&bed, "fifth", json!({"revoke": web})).await;
     for replica in &replicas {
         is(replica, "the revocation", |report| report["revoked"] == json!([web])).await;
     }
-    // The next one that leads does not obey again.
+    // The next leader does not handle the request again.
     drop(replicas.remove(0));
     crate::one_leads(&replicas).await;
     for replica in &replicas {
@@ -137,7 +138,8 @@ async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
     }
 }
 
-/// The roots that another trust domain gets of a replica, which proves the control plane's SPIFFE ID by those of new proxies.
+/// The roots that another trust domain fetches from a replica. The replica is verified by the roots that new proxies
+/// get.
 async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>>> {
     let line = replica.line("serving the trust bundle").await;
     let address = line.split("address=").nth(1).unwrap().trim();
@@ -145,7 +147,7 @@ async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>
     let id = "spiffe://cluster.local/leno/control-plane";
     let server = EndpointServer::Identified { id, roots_der: &roots_der };
     let fetched = BundleEndpoint::new(&format!("https://{address}/")).unwrap().fetch(server).await;
-    // While the replicas and the roots of new proxies change, one may be ahead.
+    // During a rotation, either the replica or the roots for new proxies may change first.
     fetched.ok().map(|bundle| bundle.roots_der)
 }
 
@@ -153,7 +155,7 @@ async fn published(bed: &TestApiServer, replica: &Replica) -> Option<Vec<Vec<u8>
 async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_domains() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = cluster(&kube).await;
-    // As a mounted ConfigMap has it.
+    // Like a mounted ConfigMap.
     let file = kubeconfig.with_file_name("partner.pem");
     let partner = TrustDomain::new("partner.example").unwrap();
     std::fs::write(&file, Authority::new_root(&partner).unwrap().roots).unwrap();
@@ -181,7 +183,7 @@ async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_
         let both = async || published(&bed, replica).await.filter(|roots| roots.len() == 2);
         until("both roots", both).await
     };
-    // Together: phases end.
+    // Both at once, because phases end.
     tokio::join!(both(&replicas[0]), both(&replicas[1]));
     for replica in &replicas {
         is(replica, "the end", |report| report["phase"] == "stable").await;

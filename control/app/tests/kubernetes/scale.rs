@@ -6,9 +6,10 @@
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
 //!       └ clients, each of a pod of its own, with the questions of a proxy
 //! ```
-//! Bounds of counts and bytes hold in every run: what a change sends and to which proxies, what is read again after an outage, that no
-//! proxy loses its stream. Without variables the mesh is small, and times and memory are printed alone. `make scale` runs the
-//! size that the design names, with the bounds of time and memory that it names (`scripts/scale.sh`, which sets the variables):
+//! Bounds of counts and bytes are checked in every run: what a change sends and to which proxies, what is read again
+//! after an outage, and that no proxy loses its stream. Without variables the mesh is small, and times and memory are
+//! only printed. `make scale` runs the size in the design, with its bounds of time and memory (`scripts/scale.sh`,
+//! which sets the variables):
 //!
 //! - `LENO_SCALE=large`: the large size, and all bounds hold. `LENO_SCALE_SERVICES`, `_NAMESPACES`, `_WIDE`, `_PROXIES`,
 //!   `_CHANGES`, `_RATE`, `_ROLLOUT_RATE` and `_ROUTES` change single sizes; with one of them no bound of time or memory
@@ -40,7 +41,7 @@ use clients::Clients;
 use figures::Figures;
 use mesh::{Mesh, Size};
 
-/// Sizes that a variable of its own may change: its name, small, large.
+/// Sizes that can each be set by a variable: its name, its small value, its large value.
 const SIZES: [(&str, usize, usize); 8] = [
     ("SERVICES", 24, 5_000),
     ("NAMESPACES", 6, 500),
@@ -108,7 +109,7 @@ fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
-/// The size, and whether the bounds of time and memory hold.
+/// The size, and whether bounds of time and memory are checked.
 fn size() -> (Size, bool) {
     let is_large = text("LENO_SCALE").is_some_and(|size| size == "large");
     let mut is_bounded = is_large;
@@ -127,7 +128,8 @@ fn size() -> (Size, bool) {
     (size, is_bounded)
 }
 
-/// Has this process, and the replica that it starts, open two connections for each proxy, twice while pods are replaced.
+/// Raises the limit of descriptors so that this process and its replica can open two connections for each proxy, and
+/// twice as many while pods are replaced.
 pub(crate) fn open_enough(proxies: usize) {
     open_files(proxies * 4 + 1_024);
 }

@@ -1,4 +1,4 @@
-//! Tenants of a real cluster that claim what is not theirs, and a cluster that answers for some kinds only.
+//! Tenants of a real cluster that claim what they do not own, and a cluster in which only some kinds can be read.
 
 use leno_kube::api::DynamicObject;
 use leno_testkit_api::objects::{http_route_definition, service, slice};
@@ -45,7 +45,7 @@ async fn a_foreign_endpoint_slice_and_a_claimed_address_change_nothing_for_other
     assert_eq!(replica.metric(refused).await as u64, 1);
     replica.line("endpoints are ignored").await;
 
-    // An administrator who lets the tenant write the status, too, lets it claim no pod.
+    // Even if an administrator lets the tenant write the status as well, it can claim no pod.
     bed.set_status(claim).await;
     let workloads = "leno_control_cluster_objects{kind=\"Workload\"}";
     assert_eq!(replica.metric(workloads).await as u64, 1);
@@ -53,7 +53,7 @@ async fn a_foreign_endpoint_slice_and_a_claimed_address_change_nothing_for_other
     replica.end();
 }
 
-/// Waits until what an address is has become like this, for one proxy that follows it.
+/// Waits until the object at an address satisfies a condition, as one subscribed proxy sees it.
 async fn becomes(
     what: &str,
     followed: &mut watch::Receiver<Resolution>,
@@ -80,7 +80,7 @@ async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         bed.apply(namespace).await;
     }
-    // By namespace and name it comes last.
+    // The older claim comes last by namespace and name.
     let (older, younger) = (claim("z", "zzz"), claim("a", "aaa"));
     until("the kind is served", async || bed.serves(&older).await).await;
     bed.apply(older.clone()).await;
@@ -100,7 +100,7 @@ async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
     replica.end();
 }
 
-/// Makes an object that is younger than another one. Ages are in seconds.
+/// Creates an object that is younger than another one. Creation times have a resolution of seconds.
 pub(crate) async fn younger_than(bed: &TestApiServer, other: &Value, object: &Value) {
     let created = |object: Option<DynamicObject>| object?.metadata.creation_timestamp;
     let other = created(bed.get(other.clone()).await).unwrap();
@@ -116,7 +116,8 @@ pub(crate) async fn younger_than(bed: &TestApiServer, other: &Value, object: &Va
     .await;
 }
 
-/// A second service of a pod's port cannot have the pod's proxy forward what it would otherwise judge.
+/// A second service on a pod's port must not make the pod's proxy relay bytes to which it would otherwise apply
+/// policies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_app_protocols_that_contradict_each_other_the_stricter_holds() {
     let Some(kube) = binary() else { return };
@@ -148,7 +149,7 @@ async fn of_app_protocols_that_contradict_each_other_the_stricter_holds() {
     replica.end();
 }
 
-/// A right to one definition is missing.
+/// The right to list one kind is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kind_that_cannot_be_listed_costs_that_kind_only() {
     let Some(kube) = binary() else { return };

@@ -23,14 +23,14 @@ fn bundle() -> Value {
         "metadata": {"name": NAME}})
 }
 
-/// The roots in it.
+/// The roots in the object.
 async fn published(bed: &TestApiServer) -> Option<String> {
     let object = bed.get(bundle()).await?;
     assert_eq!(object.data["spec"]["signerName"], "leno.dev/identity");
     object.data["spec"]["trustBundle"].as_str().map(str::to_owned)
 }
 
-/// The roots that proxies get for a start.
+/// The roots with which proxies start.
 async fn roots(bed: &TestApiServer) -> Option<String> {
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "leno-roots", "namespace": "shop"}});
@@ -38,7 +38,7 @@ async fn roots(bed: &TestApiServer) -> Option<String> {
     map.data["data"]["roots.pem"].as_str().map(|text| text.replace("\r\n", "\n"))
 }
 
-/// Waits until it has the roots that proxies get, and only these.
+/// Waits until the object has exactly the roots with which proxies start. Returns them.
 async fn agrees(bed: &TestApiServer) -> String {
     until("the roots in the ClusterTrustBundle", async || {
         let published = published(bed).await?;
@@ -47,12 +47,12 @@ async fn agrees(bed: &TestApiServer) -> String {
     .await
 }
 
-/// The root of another authority: the API server accepts only certificates of authorities.
+/// The root of another authority, because the API server accepts only certificates of authorities.
 fn other_root() -> String {
     Authority::new_root(&TrustDomain::default()).unwrap().roots
 }
 
-/// What the object has had since this was called, each once in a row; empty where it was deleted.
+/// The contents of the object since this was called, without repetitions in a row; an empty text if it was deleted.
 fn history(bed: &TestApiServer) -> Arc<Mutex<Vec<String>>> {
     let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "ClusterTrustBundle");
     let api: Api<DynamicObject> = Api::all_with(bed.admin.clone(), &ApiResource::from_gvk(&kind));
@@ -95,7 +95,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
         bed.apply(own_pod(name)).await;
         bed.set_status(own_pod(name)).await;
     }
-    // Each service account may read them; without the rights, nothing is written.
+    // Each service account may read the object. Without the rights, nothing is written.
     let first = Replica::start_with("controller-0", &kubeconfig, &flags);
     leads(&first).await;
     first.line("the ClusterTrustBundle cannot be written").await;
@@ -113,13 +113,13 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
     assert_eq!(Some(&owner.uid), owner_uid.as_ref());
     assert_eq!(object.metadata.labels.unwrap()["app.kubernetes.io/part-of"], "leno");
 
-    // What others do to it is put right.
+    // Changes by other clients are undone.
     bed.delete(bundle()).await;
     assert_eq!(agrees(&bed).await, old);
     bed.merge(bundle(), json!({"spec": {"trustBundle": old.clone() + &other_root()}})).await;
     assert_eq!(agrees(&bed).await, old);
 
-    // The next root is there beside the old one before it signs, and the old one goes last.
+    // The next root is added before it signs, and the old one is removed last.
     let second = Replica::start_with("controller-1", &kubeconfig, &flags);
     second.line("serving discovery and identity").await;
     let seen = history(&bed);
@@ -142,7 +142,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
         assert!(*start == old && !between.is_empty() && between.iter().all(both), "{seen:?}");
     }
 
-    // Another replica goes on with it, and writes nothing that is there.
+    // Another replica takes over, and does not write what is there already.
     first.end();
     leads(&second).await;
     bed.delete(bundle()).await;
@@ -155,7 +155,7 @@ async fn the_roots_are_a_cluster_trust_bundle_through_a_rotation() {
     assert_eq!(second.metric(written).await as u64, 1);
     second.end();
 
-    // An installation that does not want it any more, with the rights that an upgrade has left.
+    // An installation that does not want the object any more, but still has the rights.
     let third = Replica::start("controller-0", &kubeconfig);
     leads(&third).await;
     until("it is removed", async || bed.get(bundle()).await.is_none().then_some(())).await;

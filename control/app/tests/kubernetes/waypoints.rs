@@ -14,7 +14,7 @@ use crate::{cluster, leads};
 
 const FLAGS: [&str; 1] = ["--waypoints"];
 
-/// As the Gateway API defines it, with the part of it that matters here.
+/// The part of the Gateway API's definition that matters here.
 fn definition() -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -47,7 +47,7 @@ fn deployment(namespace: &str, name: &str) -> Value {
     object("apps/v1", "Deployment", namespace, name)
 }
 
-/// Waits for a condition of a Gateway; its message.
+/// Waits for a condition of a Gateway. Returns its message.
 async fn says(bed: &TestApiServer, gateway: &Value, kind: &str, is: (&str, &str)) -> String {
     let what = format!("{kind}={is:?} of {}", gateway["metadata"]["name"]);
     until(&what, async || {
@@ -61,7 +61,7 @@ async fn says(bed: &TestApiServer, gateway: &Value, kind: &str, is: (&str, &str)
     .await
 }
 
-/// A cluster whose chart has waypoints switched on.
+/// A cluster with a chart in which waypoints are enabled.
 async fn with_waypoints(kube: &Path) -> (TestApiServer, PathBuf) {
     let (bed, kubeconfig) = cluster(kube).await;
     for object in rights() {
@@ -91,7 +91,7 @@ async fn available(bed: &TestApiServer, name: &str, number: u32) {
     bed.set_status(status).await;
 }
 
-/// The service account of a waypoint that was deleted is there again, and keeps what others add to it.
+/// A deleted service account of a waypoint is created again, and keeps what others add to it.
 async fn account_is_made_again(bed: &TestApiServer, replica: &Replica) {
     let account = || object("v1", "ServiceAccount", "shop", "edge");
     let before = bed.get(account()).await.unwrap().metadata.uid;
@@ -101,7 +101,7 @@ async fn account_is_made_again(bed: &TestApiServer, replica: &Replica) {
         (found.metadata.uid != before && found.metadata.owner_references.is_some()).then_some(())
     })
     .await;
-    // What others add to it stays, and is no reason to write again and again.
+    // Additions of other clients stay, and do not cause repeated writes.
     bed.merge(account(), json!({"imagePullSecrets": [{"name": "registry"}]})).await;
     let writes = "leno_control_waypoint_writes_total{result=\"written\"}";
     until("the account is settled", async || {
@@ -144,7 +144,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
     assert_eq!(status["addresses"][0]["value"], front.data["spec"]["clusterIP"]);
     assert_eq!(status["listeners"][0]["name"], "mesh");
 
-    // The number of replicas stays as another client sets it. Other changes, and deletions, are undone.
+    // The number of replicas stays as another client sets it. Other changes and deletions are undone.
     bed.merge(deployment("shop", "edge"), json!({"spec": {"replicas": 3}})).await;
     let containers = json!([{"name": "waypoint", "image": "x:1"}]);
     let changed = json!({"spec": {"template": {"spec": {"containers": containers}}}});
@@ -165,7 +165,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
     says(&bed, &edge, "Programmed", ("False", "Pending")).await;
     account_is_made_again(&bed, &replica).await;
 
-    // What is not asked of us is left alone.
+    // Gateways of other classes are left alone.
     let mut other = gateway("shop", "other-class");
     other["spec"]["gatewayClassName"] = json!("example");
     bed.apply(other.clone()).await;
@@ -186,7 +186,7 @@ async fn a_gateway_of_the_class_becomes_a_deployment_of_proxies() {
 async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() {
     let Some(kube) = binary() else { return };
     let (bed, kubeconfig) = with_waypoints(&kube).await;
-    // All but reading, in this namespace alone.
+    // All rights except reading, only in this namespace.
     let [mut role, mut binding] = <[Value; 2]>::try_from(rights()).unwrap();
     let rules = role["rules"].as_array_mut().unwrap();
     let mut reading = rules.clone();
@@ -212,7 +212,7 @@ async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() 
 
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
-    // There is a service account web in the shop.
+    // The shop already has a service account called web.
     let web = gateway("shop", "web");
     bed.apply(web.clone()).await;
     let message = says(&bed, &web, "Programmed", ("False", "NoResources")).await;
@@ -226,7 +226,7 @@ async fn a_gateway_takes_no_object_of_others_and_says_where_it_may_write_none() 
     let message = says(&bed, &closed, "Programmed", ("False", "NoResources")).await;
     assert!(message.contains("forbidden"), "{message}");
     assert!(bed.get(object("v1", "ServiceAccount", "closed", "edge")).await.is_none());
-    // One that fails holds up no other.
+    // A Gateway that fails does not delay others.
     let edge = gateway("shop", "edge");
     bed.apply(edge.clone()).await;
     says(&bed, &edge, "Programmed", ("False", "Pending")).await;
@@ -245,7 +245,7 @@ async fn proxies_are_told_a_waypoint_and_it_is_told_the_service() {
     let replica = Replica::start_with("controller-0", &kubeconfig, &FLAGS);
     leads(&replica).await;
     bed.apply(gateway("shop", "edge")).await;
-    // The last of its objects. What follows is as the cluster's own controllers would make it of the Deployment.
+    // The last of its objects. What follows simulates the cluster's own controllers.
     let made = until("a Deployment", async || bed.get(deployment("shop", "edge")).await).await;
     let mut running = pod("edge-0", "10.244.0.9");
     let template = &made.data["spec"]["template"];

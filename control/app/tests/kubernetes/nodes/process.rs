@@ -1,4 +1,4 @@
-//! The real process of a node proxy. This test is its supervisor, and the broker of each pod.
+//! The real process of a node proxy. The test acts as its supervisor and as the broker of each pod.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -11,25 +11,25 @@ use std::process::{Child, Command, Stdio};
 use leno_handover::{BrokerOffer, Channel, KubeletProbes, Member, ProxyOrder, SocketRole};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-/// A process without members; killed when this is dropped.
+/// A process without members. It is killed when this is dropped.
 pub(super) struct NodeProxy {
     child: Child,
     orders: Channel,
-    /// Of the last member.
+    /// The number of the last member.
     number: Cell<u64>,
     token: PathBuf,
     log: PathBuf,
 }
 
-/// A pod that it was told to serve, in the network namespace of this test.
+/// A pod that the process serves, in the network namespace of this test.
 pub(super) struct Served {
     admin: SocketAddr,
-    /// Its end is the broker's.
+    /// The broker's end of the channel.
     _broker: Channel,
 }
 
 impl NodeProxy {
-    /// Starts one with files in a folder of its own.
+    /// Starts a process with files in a folder of its own.
     pub(super) fn start(folder: &Path, control: &str, roots: &str, token: &str) -> Self {
         fs::create_dir(folder).unwrap();
         let file = |name: &str, text: &str| {
@@ -55,7 +55,7 @@ impl NodeProxy {
         Self { child, orders, number: Cell::new(0), token, log }
     }
 
-    /// Has it serve a pod of the shop.
+    /// Orders it to serve a pod of the shop.
     pub(super) fn serve(&self, (pod, uid): (&str, &str)) -> Served {
         let listener = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let [outbound, inbound, admin] = [listener(), listener(), listener()];
@@ -108,7 +108,7 @@ impl NodeProxy {
 }
 
 impl Served {
-    /// A page of the pod's proxy, with its status. The process serves it once it has taken the order.
+    /// A page of the pod's proxy, with its status. The process serves it once it has carried out the order.
     pub(super) fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -121,7 +121,7 @@ impl Served {
 
 impl Drop for NodeProxy {
     fn drop(&mut self) {
-        // Fails if it has ended already.
+        // Fails if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -1,4 +1,4 @@
-//! The page of the observer, in a browser that has the token of a reader.
+//! The pages of the observer, in a browser with the token of a reader.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use leno_testkit::{binaries, command, tools};
 /// How long the browser may take for one reader.
 const STAGE: Duration = Duration::from_secs(600);
 
-/// Drives every page as a reader who sees `seen` and nothing of what is `hidden`.
+/// Visits every page as a reader who can see `seen` and nothing of `hidden`.
 pub(super) async fn drives_the_pages(address: &str, token: &str, seen: &str, hidden: &str) {
     let Some(driver) = tools::install_or_skip("browser").unwrap() else { return };
     let Some((chromium, _)) = binaries::find("chromium").zip(binaries::find("node")) else {

@@ -15,7 +15,7 @@ struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// `None` where the client cannot be installed.
+    /// `None` if the client cannot be installed.
     fn new(address: &'a str, token: Option<&'a str>) -> Option<Self> {
         let folder = tools::install_or_skip("grpcurl").unwrap()?;
         Some(Self { grpcurl: folder.join("grpcurl"), address, token })
@@ -36,7 +36,7 @@ impl<'a> Caller<'a> {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// What a stream says until a text was there so often, when it is ended.
+    /// Reads a stream until it has contained a text this many times, and then ends it.
     async fn watch(&self, method: &str, message: &str, (wanted, often): (&str, usize)) -> String {
         let mut command = self.command(method, message);
         let wanted = wanted.to_owned();
@@ -72,7 +72,7 @@ impl<'a> Caller<'a> {
 
 const MINUTE: &str = r#"{"window": 60000}"#;
 
-/// A reader of `shop` is answered about it, by unary calls and by a stream, and about nothing of `bank`.
+/// A reader of `shop` gets answers about it from unary calls and a stream, and none about `bank`.
 pub(super) async fn show_shop_alone(address: &str, token: &str) {
     let Some(caller) = Caller::new(address, Some(token)) else { return };
     let topology = caller.get("GetTopology", MINUTE).await;
@@ -90,7 +90,7 @@ pub(super) async fn show_shop_alone(address: &str, token: &str) {
     ] {
         text += &caller.get(method, message).await.to_string();
     }
-    // It never ends by itself: an answer at each observation.
+    // The stream never ends by itself: it sends an answer for each observation.
     let observed = r#""observedS""#;
     let watched = caller.watch("WatchTopology", MINUTE, (observed, 2)).await;
     assert!(watched.matches(observed).count() >= 2, "{watched}");
@@ -102,7 +102,7 @@ pub(super) async fn show_shop_alone(address: &str, token: &str) {
     caller.refused("Tap", r#"{"workload": "shop/web"}"#, "NotFound").await;
 }
 
-/// A reader without rights is answered with nothing, and one without a token is refused.
+/// A reader without rights gets empty answers, and one without a token is refused.
 pub(super) async fn show_others_nothing(address: &str, stranger: &str) {
     let Some(caller) = Caller::new(address, Some(stranger)) else { return };
     let topology = caller.get("GetTopology", MINUTE).await;

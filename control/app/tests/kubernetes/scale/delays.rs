@@ -1,4 +1,4 @@
-//! How long changes take in the controller itself, from its metrics.
+//! Delays of changes within the controller, from its metrics.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::replica::Replica;
 const PUSH: &str = "leno_control_push_delay_seconds";
 const LAG: &str = "leno_control_cluster_lag_seconds";
 
-/// What the controller has counted until one moment, or since another one.
+/// The controller's counts up to one moment, or between two moments.
 pub(crate) struct Delays {
-    /// For each bound of a push's delay, how many were not longer; in ascending order.
+    /// For each bound of a push's delay, the number of pushes that were not longer; in ascending order.
     pushes: Vec<(Duration, f64)>,
     /// All pushes.
     pushed: f64,
-    /// Updates, and the sum of their waits.
+    /// The number of updates, and the sum of their waits.
     updates: f64,
     waited: f64,
 }
@@ -42,7 +42,7 @@ impl Delays {
         }
     }
 
-    /// Those since an earlier moment.
+    /// The counts since an earlier moment.
     pub(crate) fn since(self, before: &Self) -> Self {
         let less = |(now, before): ((Duration, f64), &(Duration, f64))| (now.0, now.1 - before.1);
         Self {
@@ -58,7 +58,7 @@ impl Delays {
         figures.time("in the controller: from an event to its update, mean", mean, None);
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
             let within = self.pushes.iter().find(|(_, count)| *count >= self.pushed * share);
-            // Longer than the longest bound, and not for ever.
+            // It was longer than the longest finite bound.
             let bound = within.map_or(PATIENCE, |(bound, _)| *bound);
             let name = format!("in the controller: from an update to its push, {name} at most");
             figures.time(&name, bound, None);

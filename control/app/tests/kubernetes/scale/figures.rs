@@ -1,4 +1,4 @@
-//! The figures of a run, as one table, beside those of an earlier run.
+//! The figures of a run in one table, beside those of an earlier run.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::text;
 use crate::replica::Replica;
 
-/// Figures in the order in which they were taken.
+/// Figures, in the order in which they were measured.
 pub(crate) struct Figures {
     rows: Vec<Row>,
     before: HashMap<String, String>,
@@ -20,18 +20,18 @@ struct Row {
     bound: Option<Bound>,
 }
 
-/// What a figure is bounded by.
+/// The bound of a figure.
 struct Bound {
-    /// In words.
+    /// The bound in words.
     text: String,
     is_kept: bool,
-    /// Whether it holds on any machine and at any size, as those of counts and of bytes do. Those of times and of memory
-    /// hold at the size that the design names alone.
+    /// Whether it is checked on any machine and at any size, as bounds of counts and bytes are. Bounds of times and
+    /// memory are checked only at the size in the design.
     is_everywhere: bool,
 }
 
 impl Figures {
-    /// `is_bounded`: whether bounds of time and memory hold in this run.
+    /// `is_bounded` tells whether bounds of time and memory are checked in this run.
     pub(crate) fn new(is_bounded: bool) -> Self {
         let before = text("LENO_SCALE_BEFORE").map(|path| std::fs::read_to_string(path).unwrap());
         let before = before.unwrap_or_default();
@@ -59,7 +59,7 @@ impl Figures {
         self.push(name, format!("{:.3} ms", time.as_secs_f64() * 1e3), bound);
     }
 
-    /// The bound is one of the 99th of 100; for fewer than 1,000 times of the worst one.
+    /// The bound applies to the 99th percentile; for fewer than 1,000 times, to the longest.
     pub(crate) fn times(&mut self, name: &str, mut times: Vec<Duration>, most: Option<u64>) {
         const FEW: usize = 1_000;
         times.sort();
@@ -78,7 +78,7 @@ impl Figures {
         self.kib(name, replica.status_kib("VmRSS"), most);
     }
 
-    /// The most that was resident at any time.
+    /// The peak of resident memory.
     pub(crate) fn memory_peak(&mut self, name: &str, replica: &Replica, most: Option<u64>) {
         self.kib(name, replica.status_kib("VmHWM"), most);
     }
@@ -98,7 +98,7 @@ impl Figures {
         self.rows.push(Row { name: name.to_owned(), value, bound });
     }
 
-    /// Prints the table, and writes the record if one was asked for.
+    /// Prints the table, and writes the record if that was requested.
     pub(crate) fn print(&self) {
         let mut table = "| figure | bound | before | now |\n|---|---|---|---|\n".to_owned();
         let mut record = String::new();
@@ -117,7 +117,7 @@ impl Figures {
         }
     }
 
-    /// The figures that miss their bounds, of those that hold in this run.
+    /// The figures that exceed a bound that is checked in this run.
     pub(crate) fn missed(&self) -> Vec<&str> {
         self.rows.iter().filter(|row| self.is_missed(row)).map(|row| &*row.name).collect()
     }

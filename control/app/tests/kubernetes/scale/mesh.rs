@@ -10,11 +10,11 @@ use leno_testkit_api::objects;
 use leno_types::InstanceName;
 use serde_json::{Value, json};
 
-/// Pods of every service but the wide one.
+/// Pods of every service except the wide one.
 const PODS: usize = 10;
 /// Endpoints of one slice, as Kubernetes splits them.
 const SLICE: usize = 100;
-/// Services that are made at once.
+/// Services that are created at once.
 const AT_ONCE: usize = 32;
 
 /// How large the mesh is, and what happens to it.
@@ -35,19 +35,19 @@ pub(crate) struct Size {
     pub(crate) routes: usize,
 }
 
-/// A pod's place in the mesh: its service, and its number in it.
+/// A pod's slot in the mesh: its service, and its number within the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PodSlot {
     pub(crate) service: usize,
     pub(crate) pod: usize,
 }
 
-/// What is at a place.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pod {
-    /// How many pods were there before.
+    /// How many pods were in the slot before.
     generation: usize,
-    /// Whether it is out of its service's slices.
+    /// Whether the pod is missing from its service's slices.
     is_out: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Mesh {
     pods: Mutex<Vec<Vec<Pod>>>,
     /// The address that each service was given.
     vips: Mutex<BTreeMap<usize, IpAddr>>,
-    /// By service: held while its slices are written, so that no write overtakes another.
+    /// One lock per service, held while its slices are written, so that no write overtakes another.
     turns: Vec<tokio::sync::Mutex<()>>,
 }
 
@@ -86,7 +86,7 @@ impl Mesh {
         (0..self.size.services).map(|service| self.size.pods(service)).sum()
     }
 
-    /// Makes all objects.
+    /// Creates all objects.
     pub(crate) async fn fill(&self, bed: &TestApiServer) {
         let namespaces: BTreeSet<String> =
             (0..self.size.services).map(|service| self.size.namespace(service)).collect();
@@ -121,7 +121,7 @@ impl Mesh {
         self.vips.lock().unwrap()[&service]
     }
 
-    /// Makes the pod of a place, and has it run.
+    /// Creates the pod of a slot, and reports it as running.
     pub(crate) async fn make_pod(&self, bed: &TestApiServer, place: PodSlot) {
         let (name, address) = (self.instance(place).name, self.address(place).to_string());
         let mut pod = self.placed(place.service, objects::pod(&name, &address));
@@ -134,20 +134,20 @@ impl Mesh {
         bed.delete(self.placed(service, objects::pod(name, ""))).await;
     }
 
-    /// Lets another pod have a place: its number is another, and its name and address are, too. Its service still lists
-    /// the one before.
+    /// Replaces the pod in a slot by one with another generation, name and address. Its service still lists the old
+    /// one.
     pub(crate) fn replace(&self, place: PodSlot) {
         self.pods.lock().unwrap()[place.service][place.pod].generation += 1;
     }
 
-    /// Takes the endpoint of a pod out of its service, or back. Whether it is in then.
+    /// Removes the endpoint of a pod from its service, or adds it again. Returns whether it is in the service then.
     pub(crate) fn flip(&self, place: PodSlot) -> bool {
         let pod = &mut self.pods.lock().unwrap()[place.service][place.pod];
         pod.is_out = !pod.is_out;
         !pod.is_out
     }
 
-    /// Writes the slice of a place as it should be.
+    /// Writes the slice of a slot as it should be.
     pub(crate) async fn write_slice(&self, bed: &TestApiServer, place: PodSlot) {
         let _turn = self.turns[place.service].lock().await;
         let slice = self.slice(place.service, place.pod / SLICE);
@@ -163,7 +163,7 @@ impl Mesh {
         InstanceName::new(&self.size.namespace(place.service), &name).unwrap()
     }
 
-    /// Each pod has had an address of its own.
+    /// Each pod has an address of its own, which is never used again.
     pub(crate) fn address(&self, place: PodSlot) -> IpAddr {
         let number = match place.service {
             0 => self.size.services * PODS + place.pod,

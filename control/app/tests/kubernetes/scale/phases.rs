@@ -1,4 +1,4 @@
-//! What happens to the mesh, and what is counted meanwhile.
+//! The phases of a run: changes of the mesh, and the counts during each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -19,17 +19,18 @@ use crate::machine::{Random, cpu};
 use crate::outages::whole_reads;
 use crate::replica::Replica;
 
-/// Bounds every wait; nothing is measured by it.
+/// Limits every wait. Nothing is measured with it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Writes at once. An API server that does not keep up with the rate gets no more: it would refuse connections in the end.
+/// Writes at once. If the API server does not keep up with the rate, it gets no more; otherwise it would refuse
+/// connections in the end.
 const WRITES: usize = 64;
-/// One change in so many is of the wide service.
+/// One of this many changes affects the wide service.
 const WIDE_EVERY: usize = 20;
 /// Counters of the controller that are compared before and after a phase.
 const COUNTERS: [&str; 4] =
     ["wakeups_total", "encodings_total", "resources_sent_total", "sent_bytes_total"];
 
-/// Takes endpoints out of their services and back, at the rate of the size.
+/// Removes endpoints from their services and adds them again, at the rate of the size.
 pub(crate) async fn changes(
     bed: &TestApiServer,
     replica: &Replica,
@@ -53,7 +54,8 @@ pub(crate) async fn changes(
     figures.count("changes", size.changes as u64, None);
     figures.count("changes a second", (size.changes as f64 / elapsed.as_secs_f64()) as u64, None);
     figures.count("deliveries to proxies that asked", deliveries, None);
-    // `-` of instants is zero if the proxy was first: the API server answers and reports a write at the same time.
+    // The subtraction of instants gives zero if the proxy received the change first: the API server answers and reports
+    // a write at the same time.
     figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
     figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
     delays.report(figures);
@@ -67,7 +69,7 @@ pub(crate) async fn changes(
     figures.count("bytes of an endpoint, as JSON", endpoint, None);
     let of_one = spent("sent_bytes_total") / deliveries.max(1);
     figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
-    // A stream that did not ask gets nothing. Two changes that come at the same time may be one delivery.
+    // A stream that is not subscribed gets nothing. Two changes at the same time may be delivered together.
     let sent = spent("resources_sent_total");
     let unasked = sent.saturating_sub(deliveries);
     figures.count("resources sent to proxies that did not ask", unasked, Some(0));
@@ -78,7 +80,7 @@ pub(crate) async fn changes(
 
 /// When a change arrived at one of its subscribers, by its number.
 type Arrivals = Vec<(usize, Instant)>;
-/// When each change was written: the begin and the end.
+/// When the write of each change began and ended.
 type Writes = Vec<(Instant, Instant)>;
 
 /// Makes all changes of the size, and waits until they have arrived.
@@ -99,7 +101,7 @@ async fn flip_all(
             _ = ticks.tick(), if change < size.changes && writes.len() < WRITES => {
                 let service =
                     if change % WIDE_EVERY == 0 { 0 } else { 1 + random.below(size.services - 1) };
-                // The first half has proxies, which stay.
+                // Only pods in the first half have proxies, and these pods stay.
                 let half = size.pods(service) / 2;
                 let nth = flips.entry(service).or_default();
                 let place = PodSlot { service, pod: half + *nth % half };

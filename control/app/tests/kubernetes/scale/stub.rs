@@ -1,8 +1,8 @@
-//! A proxy's end of discovery that costs little: thousands of them share one CPU with the API server.
+//! The client side of discovery in a proxy, at low cost: thousands of these share one CPU with the API server.
 //!
-//! It asks what a proxy asks, and acknowledges what it receives. A proxy has a node of its own, where it decodes each
-//! message; here those who hold the same version of a service and receive the same bytes share what the first of them
-//! has decoded.
+//! It subscribes to what a proxy subscribes to, and acknowledges what it receives. A real proxy runs on its own node
+//! and decodes each message. Here, stubs that hold the same version of a service and receive the same bytes share the
+//! result of the first one that has decoded them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Versions of a service that are kept decoded.
 const DECODED: usize = 64;
 
-/// A proxy that follows services; it ends with this.
+/// A proxy that follows services. It ends when this is dropped.
 pub(crate) struct StubProxy {
     followed: Arc<HashMap<IpAddr, watch::Sender<Received>>>,
     has_policy: watch::Receiver<bool>,
@@ -52,11 +52,11 @@ pub(crate) struct Received {
     pub(crate) service: Option<Arc<Service>>,
 }
 
-/// What proxies have decoded.
+/// Results of decoding, shared by all proxies.
 #[derive(Default)]
 pub(crate) struct Decoded(Mutex<HashMap<String, VecDeque<Step>>>);
 
-/// Bytes that make one version of a service of another, and the service that they make.
+/// The bytes that turn one version of a service into another, and the resulting service.
 struct Step {
     /// The version that the proxy held; empty for none.
     from: String,
@@ -119,7 +119,7 @@ impl StubProxy {
         Self { followed, has_policy, is_connected, running }
     }
 
-    /// What it receives of the service at an address.
+    /// The service at an address, as the proxy receives it.
     pub(crate) fn receiver(&self, ip: IpAddr) -> watch::Receiver<Received> {
         self.followed[&ip].subscribe()
     }
@@ -131,7 +131,7 @@ impl StubProxy {
         tokio::time::timeout(patience, known).await.expect("in time").unwrap();
     }
 
-    /// Whether its first stream goes on, and it could use all that it received.
+    /// Whether its first stream is still open, and it could use everything that it received.
     pub(crate) fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
@@ -192,7 +192,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// Whether the stream has ended, or a message was no good.
+    /// Runs when the stream has ended or a message was invalid.
     fn drop(&mut self) {
         self.is_connected.store(false, Ordering::Relaxed);
     }
@@ -220,8 +220,8 @@ impl Decoded {
     }
 }
 
-/// A connection with a certificate that was issued for a token. As a proxy does, it tries again while the controller
-/// cannot answer, as when the API server reviews no tokens for a moment.
+/// A connection with a certificate that was issued for a token. Like a proxy, it tries again while the controller
+/// cannot answer, for example because the API server reviews no tokens for a moment.
 async fn connected(control: SocketAddr, token: &str) -> Channel {
     let connecting = async {
         loop {
@@ -248,7 +248,7 @@ async fn connect(control: SocketAddr, token: &str) -> Result<Channel, Status> {
     wire::connect(control, Some(&shown)).await.map_err(unavailable)
 }
 
-/// Asks for the services that workloads of the same identity use.
+/// Subscribes to the services that workloads of the same identity use.
 fn prefetch(mut used: Resource) -> DeltaDiscoveryRequest {
     let services = decode::used_services(&used.resource.take().unwrap()).unwrap();
     DeltaDiscoveryRequest {

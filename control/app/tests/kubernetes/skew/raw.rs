@@ -1,4 +1,4 @@
-//! A discovery stream of bytes: messages that the generated code cannot make.
+//! A discovery stream of raw bytes, for messages that the generated code cannot create.
 
 use bytes::{Buf, BufMut};
 use http::uri::PathAndQuery;
@@ -13,7 +13,7 @@ const METHOD: &str = "/leno.v1.Discovery/DeltaAggregatedResources";
 const VARINT: u32 = 0;
 const LENGTH_DELIMITED: u32 = 2;
 
-/// Opens a stream, sends these messages, and leaves it open; the answers.
+/// Opens a stream, sends these messages, and leaves it open. Returns the answers.
 pub(super) async fn discovery(
     channel: Channel,
     requests: Vec<Vec<u8>>,
@@ -53,7 +53,7 @@ fn varint(mut value: u32) -> Vec<u8> {
     bytes
 }
 
-/// Messages as they are on the wire.
+/// Messages in their encoded form.
 #[derive(Clone, Copy)]
 struct Bytes;
 
