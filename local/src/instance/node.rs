@@ -322,6 +322,7 @@ impl<'l> Membership<'l> {
                 Ok(next) => next,
                 Err(error) => {
                     self.life.complain(&error);
+                    self.life.proxy_waits(self.turn, Some(error.chain())).await;
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN) => continue,
                         _ = stop.wait_for(|stop| *stop >= StopStage::All) => return false,
