@@ -139,7 +139,7 @@ fn every_case_of_the_suite_has_a_test_or_a_reason() {
         ("lab", sources("testkit/tests/lab/cases")),
         ("routes", sources("testkit/tests/routes/cases")),
         ("resilience", sources("testkit/tests/resilience")),
-        ("policy", sources("api/policy/tests/routes")),
+        ("policy", sources("api/policy/tests/policy/routes")),
         ("status", sources("control/status/src/status")),
     ];
     let (held, absent) = page.split_once("## Cases that do not apply").expect("both parts");

@@ -194,7 +194,7 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         let stopped = StoppedThreads::of(&[thread(process, "w:lab/guest-0")?])?;
         // It waits for another thread.
         echoes_again(&lab)?;
-        ensure!(lab.log().contains("guest-0 in the proxy of group node does not come round"));
+        ensure!(lab.log().contains("guest-0 in the proxy of group node has stalled"));
         ensure!(gauge(&lab, "guest", "leno_worker_stalls_total")? == 1.0);
         ensure!(gauge(&lab, "web", "leno_worker_stalls_total")? == 0.0);
         ensure!(status(&lab, "/")? == "200");

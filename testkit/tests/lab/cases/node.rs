@@ -288,9 +288,9 @@ fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
         ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
         // Its threads have ended with it.
         wait::until("the end of the guest's threads", LIMIT, || {
-            // One of the process, two of each member.
+            // One of the process, which controls all, and one of each member.
             let threads = fs::read_dir(format!("/proc/{node}/task"))?.count();
-            Ok((threads == 5).then_some(()))
+            Ok((threads == 3).then_some(()))
         })
     };
     lab.explain(outcome())
