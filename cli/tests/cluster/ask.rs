@@ -84,7 +84,7 @@ async fn a_policy_that_cannot_be_read_denies_and_is_named() {
         assert_eq!(said(&answer).contains(note), role.ends_with(' '), "{answer:?}");
         assert_eq!(said(&answer).contains(denies), code == 1, "{answer:?}");
         let all = out(&leno_at(&shop.admin, &["authz", "-n", "shop", "cart"]));
-        assert_eq!(all.contains("policy       allow shop/guests"), code == 1, "{all}");
+        assert_eq!(all.contains("policy       Allow shop/guests"), code == 1, "{all}");
         assert_eq!(all.contains(" denied "), code == 1, "{all}");
     }
 }
