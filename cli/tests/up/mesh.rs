@@ -194,7 +194,8 @@ impl Mesh {
     fn new(yaml: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Self::named(&format!("c{}-{number}", std::process::id()), yaml)
+        // With as many digits each, so that no name begins another one, which shells would complete it to.
+        Self::named(&format!("c{}-{number:03}", std::process::id()), yaml)
     }
 
     fn named(name: &str, yaml: &str) -> Self {
