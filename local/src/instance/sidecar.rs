@@ -97,6 +97,13 @@ struct ProcessState {
 }
 
 impl InstanceTask {
+    /// Records why the next process does not serve yet, if there is a reason.
+    async fn next_waits(&self, turn: &ProxyTurn, why: Option<String>) {
+        if why.is_some() {
+            self.proxy_waits(turn, why).await;
+        }
+    }
+
     /// Keeps the proxy running for its turn.
     pub(super) async fn sidecar(&self, place: &InstanceResources, turn: ProxyTurn) {
         let Some(succession) = self.succession(&turn).await else { return };
@@ -132,8 +139,7 @@ impl InstanceTask {
                         SidecarProcess::new(place.next_number(), revision, true).within(succession);
                     running.push(sidecar.keep(&process));
                     next = Some(process);
-                    let why = "its next process does not serve yet".to_owned();
-                    self.proxy_waits(&turn, Some(why)).await;
+                    self.next_waits(&turn, Some("its next process does not serve yet".into())).await;
                     continue;
                 }
                 _ = leaves.wait_for(|leaves| *leaves), if !has_left => {
@@ -154,23 +160,19 @@ impl InstanceTask {
                 }
                 SidecarEvent::Life(event) => {
                     self.tell_of(&event);
-                    if let Some(why) = why_not(&event).filter(|_| is_next) {
-                        self.proxy_waits(&turn, Some(why)).await;
-                    }
+                    let why = why_not(&event).filter(|_| is_next);
+                    self.next_waits(&turn, why).await;
                 }
                 // Until this report the process of an earlier turn served the instance.
                 SidecarEvent::Serves(of) if number == current.number && current.is_run_by(&of) => {
-                    current.succeeds.set(false);
-                    current.succession.take();
+                    current.serves();
                 }
                 SidecarEvent::Serves(of) if is_next && !has_left => {
                     let Some(process) = next.take_if(|next| next.is_run_by(&of)) else { continue };
-                    process.succeeds.set(false);
-                    process.succession.take();
+                    process.serves();
                     std::mem::replace(&mut current, process).retire();
                     known.alive = true;
-                    let process = self.sidecar_process(place, current.revision);
-                    self.next_serves(&turn, process).await;
+                    self.next_serves(&turn, self.sidecar_process(place, current.revision)).await;
                 }
                 // The process that sent the report has ended since, or was ordered to leave; or another one hangs.
                 SidecarEvent::Serves(_) | SidecarEvent::Hangs(_) => {}
@@ -266,6 +268,12 @@ impl SidecarProcess {
         let stage = watch::Sender::default();
         let succession = RefCell::default();
         Self { number, revision, succeeds, retired, orders, stage, succession }
+    }
+
+    /// It serves: no other process does, and its turn ends.
+    fn serves(&self) {
+        self.succeeds.set(false);
+        self.succession.take();
     }
 
     /// It is started in a turn, to serve in place of another one.

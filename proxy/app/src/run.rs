@@ -96,14 +96,9 @@ fn read_again(flags: &Flags) -> Vec<&Path> {
     given.into_iter().flatten().map(PathBuf::as_path).chain(reserved).collect()
 }
 
-/// Serves one workload until its end.
-pub(crate) async fn serve(
-    setup: Setup,
-    await_capture: bool,
-    socket: Option<UnixListener>,
-    mut ends: EndOrders,
-) -> anyhow::Result<()> {
-    let state = Rc::new(State {
+/// The state of a workload that begins to be served.
+fn state_of(setup: &Setup, await_capture: bool) -> State {
+    State {
         instance: setup.instance.clone(),
         workload: setup.workload.clone(),
         metrics_compat: setup.metrics_compat,
@@ -127,7 +122,17 @@ pub(crate) async fn serve(
         stalls: Cell::new(setup.stalls),
         stalled: Cell::new(0),
         started: SystemTime::now(),
-    });
+    }
+}
+
+/// Serves one workload until its end.
+pub(crate) async fn serve(
+    setup: Setup,
+    await_capture: bool,
+    socket: Option<UnixListener>,
+    mut ends: EndOrders,
+) -> anyhow::Result<()> {
+    let state = Rc::new(state_of(&setup, await_capture));
     // While another process serves the workload, that process serves the admin pages.
     let mut admin = AbortOnDrop(None);
     if !setup.succeeds {

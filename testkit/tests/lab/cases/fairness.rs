@@ -207,9 +207,9 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         for name in ["client-0", "web-0"] {
             ensure!(lab.status()?.instance(name)?.proxy_restarts == 0, "{name} was interrupted");
         }
-        // With what it had it ends: one thread of the process, two of each member.
+        // With what it had it ends: one thread of the process, and one of each member.
         wait::until("the end of the guest's former threads", LIMIT, || {
-            Ok((fs::read_dir(format!("/proc/{process}/task"))?.count() == 7).then_some(()))
+            Ok((fs::read_dir(format!("/proc/{process}/task"))?.count() == 4).then_some(()))
         })?;
         echoes(&lab, "guest:9000")
     };
