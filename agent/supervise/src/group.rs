@@ -379,14 +379,14 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                 let again = MemberOrder::Again(name.clone(), served.joining.number);
                 self.again(again);
             }
+            // Either the process or the broker has ended, which is said with how it ended; it is started again, and the
+            // member is served then.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Err(error) => {
                 self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
-                // With these two errors either the process or the broker has ended; it is started again, and the member
-                // is served then.
-                if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) {
-                    let again = MemberOrder::Again(name.clone(), served.joining.number);
-                    self.again(again);
-                }
+                let again = MemberOrder::Again(name.clone(), served.joining.number);
+                self.again(again);
             }
         }
     }
