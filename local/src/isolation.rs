@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use leno_bpf::mounts::{MountEntry, mounts};
 use leno_supervise::Cgroup;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -168,15 +169,13 @@ impl Mount {
 /// # Errors
 /// With what to type.
 pub(crate) fn check_own_root() -> Result<()> {
-    let mounts = "/proc/self/mountinfo";
-    let mounts = fs::read_to_string(mounts).attempt(|| format!("cannot read {mounts}"))?;
+    let mounts = mounts().attempt(|| "cannot read /proc/self/mountinfo".to_owned())?;
     check_root_mount(&mounts).map_err(Error::Refused)
 }
 
-/// The same of the text of `/proc/self/mountinfo`.
-fn check_root_mount(mounts: &str) -> std::result::Result<(), String> {
-    // proc_pid_mountinfo(5): number, parent, device, root, mount point.
-    match mounts.lines().any(|line| line.split(' ').nth(4) == Some("/")) {
+/// The same, given the mounts that this process sees.
+fn check_root_mount(mounts: &[MountEntry]) -> std::result::Result<(), String> {
+    match mounts.iter().any(|mount| mount.at == Path::new("/")) {
         true => Ok(()),
         false => Err("the root directory is no mount point, as in a plain chroot, and processes of a mesh need \
              mounts of their own: leave the chroot, type `mount --bind DIRECTORY DIRECTORY` with its \
@@ -336,9 +335,15 @@ mod tests {
 
     #[test]
     fn a_root_that_is_no_mount_point_is_refused() {
-        let shared = "36 35 98:0 / /proc rw,noatime shared:1 - proc proc rw\n";
-        assert!(check_root_mount(shared).unwrap_err().contains("mount --bind"));
-        let own = format!("{shared}22 1 254:0 /work / rw,relatime - ext4 /dev/root rw\n");
+        let mount = |at: &str| MountEntry {
+            device: (98, 0),
+            root: "/work".into(),
+            at: at.into(),
+            kind: "ext4".into(),
+            writable: true,
+        };
+        assert!(check_root_mount(&[mount("/proc")]).unwrap_err().contains("mount --bind"));
+        let own = [mount("/proc"), mount("/")];
         assert_eq!(check_root_mount(&own), Ok(()));
     }
 
