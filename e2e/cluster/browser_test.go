@@ -48,7 +48,7 @@ func (m mesh) isOpenedInABrowser() {
 	} {
 		token := strings.TrimSpace(m.output(m.t, "create", "token", reader.account, "-n", "shop", "--audience", "leno-observer"))
 		limited, end := context.WithTimeout(ctx, browserLimit)
-		drive := exec.CommandContext(limited, "node", "../../dashboard/web/test/browser.mjs", "cluster", address+"#token="+token)
+		drive := exec.CommandContext(limited, nodeOf(driver), "../../dashboard/web/test/browser.mjs", "cluster", address+"#token="+token)
 		drive.Env = append(os.Environ(), "LENO_BROWSER="+driver, "LENO_CHROMIUM="+chromium,
 			"LENO_SEEN="+reader.seen, "LENO_HIDDEN="+reader.hidden)
 		output, err := drive.CombinedOutput()
@@ -58,6 +58,15 @@ func (m mesh) isOpenedInABrowser() {
 		}
 	}
 	m.must(m.kubectl("delete", "-n", "shop", "authorizationpolicy/of-shop", "rolebinding/clerk", "role/clerk", "serviceaccount/clerk", "serviceaccount/visitor"))
+}
+
+// nodeOf returns Node: the driver brings one where the machine's is too old.
+func nodeOf(driver string) string {
+	own := filepath.Join(driver, "node_modules/node/bin/node")
+	if _, err := os.Stat(own); err != nil {
+		return "node"
+	}
+	return own
 }
 
 // browser is where what drives Chromium is, and Chromium.

@@ -26,6 +26,7 @@
 //! Start with [`lab::Lab`], [`load::Plan`] and [`peer::Step`].
 
 pub mod binaries;
+pub mod browser;
 pub mod clock;
 pub mod command;
 pub mod lab;

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -11,7 +10,8 @@ use leno_dashboard::api::{ProblemSubject, Signals, Topology};
 use leno_dashboard::inventory::{Flows, Policies, Proxies};
 use leno_local::status::MeshStatus;
 use leno_observe::stat::ProxyReport;
-use leno_testkit::{binaries, command, tools};
+use leno_testkit::browser::Browser;
+use leno_testkit::{command, tools};
 
 use crate::mesh::{Mesh, out, root, with_server};
 
@@ -207,7 +207,7 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
         is_all("locked", |signals| signals.denied) && is_all("cart", |signals| signals.given_up)
     });
 
-    if let Some(browser) = browser() {
+    if let Some(browser) = Browser::find_or_skip().unwrap() {
         let served = Served::start(&mesh);
         command::text(&mut served.drive("unanswered", &browser), STAGE).unwrap();
     }
@@ -220,24 +220,6 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
     refused(&["flows", "nosuch"]);
     refused(&["flows", "cart-0"]);
     refused(&["flows", "--peer", "nosuch"]);
-}
-
-/// The browser and the driver, or `None` where a test without them is to be skipped.
-fn browser() -> Option<(PathBuf, PathBuf)> {
-    let driver = tools::install_or_skip("browser").unwrap()?;
-    let found = binaries::find("chromium").zip(binaries::find("node"));
-    let Some((chromium, _)) = found else {
-        assert!(!tools::required("tools"), "LENO_REQUIRE has tools: chromium or node is missing");
-        println!("skipped: chromium or node is missing");
-        return None;
-    };
-    Some((driver, chromium))
-}
-
-/// Node: the driver brings one where the machine's is too old.
-fn node(driver: &Path) -> Command {
-    let own = driver.join("node_modules/node/bin/node");
-    Command::new(if own.exists() { own } else { "node".into() })
 }
 
 struct Served(Child, String);
@@ -258,12 +240,9 @@ impl Served {
     }
 
     /// The driver at one of its stages.
-    fn drive(&self, stage: &str, (driver, chromium): &(PathBuf, PathBuf)) -> Command {
-        let script =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/browser.mjs");
-        let mut node = node(driver);
-        node.arg(script).args([stage, &self.1]);
-        node.env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
+    fn drive(&self, stage: &str, browser: &Browser) -> Command {
+        let mut node = browser.run("browser.mjs");
+        node.args([stage, &self.1]);
         node
     }
 }
@@ -280,7 +259,7 @@ const STAGE: Duration = Duration::from_secs(600);
 
 #[test]
 fn the_dashboard_shows_the_rules_of_routes_and_live_requests_in_a_browser() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = Browser::find_or_skip().unwrap() else { return };
     let Some(mesh) = root(|| Mesh::start(crate::stat::ROUTED)) else { return };
     mesh.wait_for("requests by all rules", || {
         let routes = mesh.observed::<leno_dashboard::api::Routes>("/api/v1/routes?window=60000");
@@ -347,7 +326,7 @@ fn the_dashboard_answers_a_client_of_grpc() {
 
 #[test]
 fn the_dashboard_shows_what_there_is_now_in_a_browser() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = Browser::find_or_skip().unwrap() else { return };
     let chain = CHAIN.replace("@FRONT@", &format!("{FRONT:?}"));
     let chain = chain.replace("@CART@", &format!("{CART:?}"));
     let Some(mesh) = root(|| Mesh::start(&chain)) else { return };
@@ -385,16 +364,15 @@ fn the_dashboard_shows_what_there_is_now_in_a_browser() {
 
 #[test]
 fn the_page_does_bounded_work_for_a_large_mesh() {
-    let Some((driver, chromium)) = browser() else { return };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/large.mjs");
-    let mut node = node(&driver);
-    node.arg(script).arg("check").env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
+    let Some(browser) = Browser::find_or_skip().unwrap() else { return };
+    let mut node = browser.run("large.mjs");
+    node.arg("check");
     println!("{}", command::text(&mut node, STAGE).unwrap());
 }
 
 #[test]
 fn the_dashboard_shows_the_mesh_in_a_browser() {
-    let Some(browser) = browser() else { return };
+    let Some(browser) = Browser::find_or_skip().unwrap() else { return };
     let Some(mut mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
     // What was sent before all proxies listened leaves the window of the page, which shows that nothing was broken before the edit.
     let of_page = || mesh.observed::<Topology>("/api/v1/topology?window=60000");
