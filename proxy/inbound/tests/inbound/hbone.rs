@@ -21,13 +21,14 @@ use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::traffic::{LimitKey, PolicySource, RateLimit};
 use leno_types::{InstanceName, MtlsMode, Protocol, ports};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
+
+use crate::support::AnyServer;
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
@@ -67,45 +68,6 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         leaf.subject_alt_names = vec![SanType::URI(id.try_into().unwrap())];
         (leaf.signed_by(&key, &self.issuer).unwrap().der().clone(), key.serialize_der())
-    }
-}
-
-/// Believes every server: the mesh's own tests are about that.
-#[derive(Debug)]
-struct Believing;
-
-impl ServerCertVerifier for Believing {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ED25519]
     }
 }
 
@@ -190,7 +152,7 @@ impl Workload {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Believing));
+            .with_custom_certificate_verifier(Arc::new(AnyServer));
         let mut config = match certified {
             Some((certificate, key)) => {
                 let key = PrivatePkcs8KeyDer::from(key).into();

@@ -4,3 +4,4 @@ mod detection;
 mod hbone;
 mod matrix;
 mod mesh;
+mod support;

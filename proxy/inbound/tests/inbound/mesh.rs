@@ -5,13 +5,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, TlsStream};
 use leno_transport::{Admission, Directions, Io};
-use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
+use leno_types::mesh::{PortProtocol, ServerPolicy, Topology};
 use leno_types::traffic::{LimitKey, PolicySource, RateLimit};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -19,6 +16,8 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{LocalSet, spawn_local};
+
+use crate::support;
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
@@ -57,10 +56,9 @@ async fn connect_limited(
 ) -> (TlsStream, TcpListener, Rc<Registry>) {
     let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = application.local_addr().unwrap();
-    let workload = InstanceName::new("shop", "web-0").unwrap();
     let ports = vec![PortProtocol { port: address.port(), protocol: declared }];
     let policy = ServerPolicy {
-        workload: workload.clone(),
+        workload: InstanceName::new("shop", "web-0").unwrap(),
         mtls: MtlsMode::Strict,
         ports,
         limits: limits.into(),
@@ -70,24 +68,8 @@ async fn connect_limited(
         removal: leno_types::Removal::None,
         authorization: Default::default(),
     };
-    let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
-    let registry = Rc::new(Registry::new());
     let keyring = keyring();
-    let inbound = Inbound::new(Parts {
-        workload,
-        policy: directory.server_policy(),
-        directory,
-        services: Rc::new(leno_inbound::NoServices),
-        tls: keyring.acceptor(),
-        registry: Rc::clone(&registry),
-        activity: Rc::default(),
-        limits: Limits::default(),
-        application: Some(address),
-        workers: 1,
-        limit_table: leno_inbound::LimitTable::default(),
-        max_tunnels: 64,
-        own_ports: Vec::new(),
-    });
+    let (inbound, registry) = support::inbound(policy, keyring.acceptor(), address);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = listener.local_addr().unwrap();
     spawn_local(async move {

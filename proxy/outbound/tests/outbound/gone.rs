@@ -6,36 +6,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_names::{Names, Resolvers};
-use leno_outbound::{Fixed, Outbound, Parts};
+use leno_outbound::Outbound;
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
-use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
+use leno_types::mesh::{Endpoint, Resolution, Service, Topology};
 use leno_types::routes::{Route, RouteBackend, RouteKind, RouteRule, RouteTarget};
-use leno_types::{InstanceName, Protocol, ServiceName};
+use leno_types::{Protocol, ServiceName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::task::LocalSet;
+
+use crate::support::{self, serve};
 
 const PORT: u16 = 9000;
 /// Bounds a wait; nothing is measured by it.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
-    let port =
-        ServicePort { port: PORT, name: "".into(), protocol, endpoints: [].into(), external: None };
-    Resolution::Service(Arc::new(Service {
-        name: ServiceName::new("shop", "db").unwrap(),
-        vips: Vec::new(),
-        distribution: Distribution::Any,
-        waypoint: None,
-        ports: vec![port],
-        routes: routes.into(),
-        traffic: [].into(),
-    }))
+    let service = support::service("db", PORT, protocol, Vec::new());
+    Resolution::Service(Arc::new(Service { routes: routes.into(), ..service }))
 }
 
 /// A route to a service that discovery does not know.
@@ -57,32 +47,13 @@ fn away(kind: RouteKind) -> Arc<Route> {
 /// An outbound side whose only destination is what the sender says, and its metrics.
 fn outbound(resolution: &watch::Sender<Resolution>) -> (Rc<Outbound>, Rc<Registry>) {
     let registry = Rc::new(Registry::new());
-    let outbound = Outbound::new(Parts {
-        workload: InstanceName::new("shop", "web-0").unwrap(),
-        directory: Directory::fixed(|_| Resolution::Unknown),
-        tls: Keyring::new().connector(),
-        registry: Rc::clone(&registry),
-        activity: Rc::default(),
-        limits: Limits::default(),
-        names: Names::new(Resolvers::new(Vec::new())),
-        fixed: Some(Fixed { resolution: resolution.subscribe(), port: PORT }),
-    });
+    let tls = Keyring::new().connector();
+    let outbound = support::outbound(tls, &registry, resolution.subscribe(), PORT);
     (Rc::new(outbound), registry)
 }
 
 async fn connect(outbound: &Rc<Outbound>) -> TcpStream {
     serve(outbound).await.0
-}
-
-/// A client, and the task that serves its connection.
-async fn serve(outbound: &Rc<Outbound>) -> (TcpStream, JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let client = TcpStream::connect(address).await.unwrap();
-    let (accepted, _) = listener.accept().await.unwrap();
-    let outbound = Rc::clone(outbound);
-    let served = spawn_local(async move { outbound.serve(accepted, address).await });
-    (client, served)
 }
 
 /// Asks once more on a connection that stays.

@@ -11,62 +11,27 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_names::{Names, Resolvers};
-use leno_outbound::{Fixed, Outbound, Parts};
+use leno_outbound::Outbound;
 use leno_telemetry::{Registry, render};
-use leno_tls::{Credentials, Keyring};
-use leno_types::mesh::{
-    Distribution, Endpoint, Resolution, Service, ServicePort, Topology, WireForm,
-};
-use leno_types::{InstanceName, Protocol, ServiceName, ports};
+use leno_types::mesh::{Endpoint, Resolution, Topology, WireForm};
+use leno_types::{Protocol, ports};
 use nix::sched::{CloneFlags, unshare};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
+use rcgen::CertificateParams;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 use tokio_rustls::TlsAcceptor;
 
-const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
-const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
+use crate::support::{self, Authority, CART, Certified, WEB};
+
 /// An address that the kernel takes for its own by a route, while no interface has it.
 const CART_IP: [u8; 4] = [198, 18, 0, 7];
 /// Where the application of the endpoint would listen, which no client connects to.
 const APPLICATION: u16 = 8080;
 const PORT: u16 = 80;
-
-type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    root: CertificateDer<'static>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let root = params.self_signed(&key).unwrap().der().clone();
-        Self { issuer: Issuer::new(params, key), root }
-    }
-
-    fn certify(&self, uri: &str) -> Certified {
-        self.certified(uri, CertificateParams::default())
-    }
-
-    fn certified(&self, uri: &str, mut params: CertificateParams) -> Certified {
-        let key = KeyPair::generate().unwrap();
-        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
-        (vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
-    }
-}
 
 /// What the server has seen: of each CONNECT the number of its connection, and its target.
 type Seen = Rc<RefCell<Vec<(usize, String)>>>;
@@ -171,49 +136,17 @@ impl Client {
             place: Topology::default(),
             wire: WireForm::Hbone,
         };
-        let service = Service {
-            name: ServiceName::new("shop", "cart").unwrap(),
-            vips: Vec::new(),
-            distribution: Distribution::Any,
-            waypoint: None,
-            ports: vec![ServicePort {
-                port: PORT,
-                name: "".into(),
-                protocol,
-                endpoints: [endpoint].into(),
-                external: None,
-            }],
-            routes: [].into(),
-            traffic: [].into(),
-        };
+        let service = support::service("cart", PORT, protocol, vec![endpoint]);
         let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
-        let keyring = Keyring::new();
-        let (chain, key) = authority.certify(WEB);
-        let roots = vec![authority.root.clone()];
-        keyring.rotate(Credentials::from_der(chain, key, roots).unwrap()).unwrap();
         let registry = Rc::new(Registry::new());
-        let outbound = Rc::new(Outbound::new(Parts {
-            workload: InstanceName::new("shop", "web-0").unwrap(),
-            directory: Directory::fixed(|_| Resolution::Unknown),
-            tls: keyring.connector(),
-            registry: Rc::clone(&registry),
-            activity: Rc::default(),
-            limits: Limits::default(),
-            names: Names::new(Resolvers::new(Vec::new())),
-            fixed: Some(Fixed { resolution, port: PORT }),
-        }));
+        let tls = authority.keyring(WEB).connector();
+        let outbound = Rc::new(support::outbound(tls, &registry, resolution, PORT));
         Self { outbound, registry }
     }
 
     /// A connection of the application.
     async fn connect(&self) -> TcpStream {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let client = TcpStream::connect(address).await.unwrap();
-        let (accepted, _) = listener.accept().await.unwrap();
-        let outbound = Rc::clone(&self.outbound);
-        spawn_local(async move { outbound.serve(accepted, address).await });
-        client
+        support::serve(&self.outbound).await.0
     }
 
     fn counted(&self, direction_and_result: &str) -> u64 {

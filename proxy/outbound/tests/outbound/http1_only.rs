@@ -9,19 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_names::{Names, Resolvers};
-use leno_outbound::{Fixed, Outbound, Parts};
+use leno_outbound::Outbound;
 use leno_telemetry::Registry;
-use leno_tls::{Credentials, Keyring};
-use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
+use leno_tls::Keyring;
+use leno_types::Protocol;
+use leno_types::mesh::{Endpoint, Resolution, Service, Topology};
 use leno_types::traffic::{Traffic, TrafficTimeouts};
-use leno_types::{InstanceName, Protocol, ServiceName};
 use nix::sched::{CloneFlags, unshare};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, watch};
@@ -29,46 +24,13 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
-const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
-const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
+use crate::support::{self, Authority, CART, Certified, WEB};
+
 /// An address that the kernel takes for its own by a route, while no interface has it.
 const CART_ADDRESS: &str = "198.18.0.7:0";
 const PORT: u16 = 80;
 /// Clients that ask at the same moment, before anything is known of the server.
 const AT_ONCE: usize = 8;
-
-type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    root: CertificateDer<'static>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let root = params.self_signed(&key).unwrap().der().clone();
-        Self { issuer: Issuer::new(params, key), root }
-    }
-
-    fn certify(&self, uri: &str) -> Certified {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
-        (vec![certificate], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
-    }
-
-    fn keyring(&self, uri: &str) -> Keyring {
-        let (chain, key) = self.certify(uri);
-        let keyring = Keyring::new();
-        let roots = vec![self.root.clone()];
-        keyring.rotate(Credentials::from_der(chain, key, roots).unwrap()).unwrap();
-        keyring
-    }
-}
 
 /// The requests that the server has seen, each connection's in a list of its own.
 type Seen = Rc<RefCell<Vec<Vec<String>>>>;
@@ -141,42 +103,16 @@ fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) ->
     };
     let timeouts = TrafficTimeouts { request, ..TrafficTimeouts::default() };
     let service = Service {
-        name: ServiceName::new("shop", "cart").unwrap(),
-        vips: Vec::new(),
-        distribution: Distribution::Any,
-        waypoint: None,
-        ports: vec![ServicePort {
-            port: PORT,
-            name: "".into(),
-            protocol: Protocol::Http1,
-            endpoints: [endpoint].into(),
-            external: None,
-        }],
-        routes: [].into(),
         traffic: [Arc::new(Traffic { timeouts, ..Traffic::default() })].into(),
+        ..support::service("cart", PORT, Protocol::Http1, vec![endpoint])
     };
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
-    Rc::new(Outbound::new(Parts {
-        workload: InstanceName::new("shop", "web-0").unwrap(),
-        directory: Directory::fixed(|_| Resolution::Unknown),
-        tls: keyring.connector(),
-        registry: Rc::new(Registry::new()),
-        activity: Rc::default(),
-        limits: Limits::default(),
-        names: Names::new(Resolvers::new(Vec::new())),
-        fixed: Some(Fixed { resolution, port: PORT }),
-    }))
+    Rc::new(support::outbound(keyring.connector(), &Rc::new(Registry::new()), resolution, PORT))
 }
 
 /// A connection of the application.
 async fn client(outbound: &Rc<Outbound>) -> TcpStream {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let client = TcpStream::connect(address).await.unwrap();
-    let (accepted, _) = listener.accept().await.unwrap();
-    let outbound = Rc::clone(outbound);
-    spawn_local(async move { outbound.serve(accepted, address).await });
-    client
+    support::serve(outbound).await.0
 }
 
 /// Asks and checks that the answer is to this question.

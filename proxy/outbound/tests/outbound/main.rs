@@ -4,3 +4,4 @@ mod gone;
 mod hbone;
 mod http1_only;
 mod opaque;
+mod support;

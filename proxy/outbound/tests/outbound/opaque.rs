@@ -7,18 +7,17 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_names::{Names, Resolvers};
-use leno_outbound::{Fixed, Outbound, Parts};
+use leno_outbound::Outbound;
 use leno_telemetry::Registry;
 use leno_tls::Keyring;
-use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
-use leno_types::{InstanceName, Protocol, ServiceName};
+use leno_types::Protocol;
+use leno_types::mesh::{Endpoint, Resolution, Topology};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
+
+use crate::support;
 
 /// The port of the service; nothing listens on it.
 const PORT: u16 = 9000;
@@ -32,32 +31,9 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         place: Topology::default(),
         wire: Default::default(),
     };
-    let service = Service {
-        name: ServiceName::new("shop", "db").unwrap(),
-        vips: Vec::new(),
-        distribution: Distribution::Any,
-        waypoint: None,
-        ports: vec![ServicePort {
-            port: PORT,
-            name: "".into(),
-            protocol,
-            endpoints: endpoints.iter().map(endpoint).collect(),
-            external: None,
-        }],
-        routes: [].into(),
-        traffic: [].into(),
-    };
+    let service = support::service("db", PORT, protocol, endpoints.iter().map(endpoint).collect());
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
-    Outbound::new(Parts {
-        workload: InstanceName::new("shop", "web-0").unwrap(),
-        directory: Directory::fixed(|_| Resolution::Unknown),
-        tls: Keyring::new().connector(),
-        registry: Rc::new(Registry::new()),
-        activity: Rc::default(),
-        limits: Limits::default(),
-        names: Names::new(Resolvers::new(Vec::new())),
-        fixed: Some(Fixed { resolution, port: PORT }),
-    })
+    support::outbound(Keyring::new().connector(), &Rc::new(Registry::new()), resolution, PORT)
 }
 
 /// Listens, and counts the connections; each is `answered` or ended without a word once it has

@@ -8,16 +8,13 @@ use std::rc::Rc;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use leno_discovery::Directory;
-use leno_http::Limits;
-use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Admission, Directions};
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, PermissionRule,
 };
-use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
+use leno_types::mesh::{PortProtocol, ServerPolicy, Topology};
 use leno_types::traffic::PolicySource;
 use leno_types::{InstanceName, MtlsMode, Protocol, TrustDomain};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,6 +23,7 @@ use tokio::task::spawn_local;
 
 use super::clients::{PING, PONG, Tasks};
 use super::tokens::Tokens;
+use crate::support;
 
 /// The one policy of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +53,8 @@ impl Workload {
         let address = application.local_addr().unwrap();
         let reached: Rc<Cell<u64>> = Rc::default();
         spawn_local(serve(application, protocol, Rc::clone(&reached)));
-        let workload = InstanceName::new("shop", "orders-0").unwrap();
         let policy = ServerPolicy {
-            workload: workload.clone(),
+            workload: InstanceName::new("shop", "orders-0").unwrap(),
             mtls,
             ports: vec![PortProtocol { port: address.port(), protocol }],
             limits: [].into(),
@@ -71,23 +68,8 @@ impl Workload {
             }
             .into(),
         };
-        let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
-        let registry = Rc::new(Registry::new());
-        let inbound = Rc::new(Inbound::new(Parts {
-            workload,
-            policy: directory.server_policy(),
-            directory,
-            services: Rc::new(leno_inbound::NoServices),
-            tls: keyring.acceptor(),
-            registry: Rc::clone(&registry),
-            activity: Rc::default(),
-            limits: Limits::default(),
-            application: Some(address),
-            workers: 1,
-            limit_table: leno_inbound::LimitTable::default(),
-            max_tunnels: 64,
-            own_ports: Vec::new(),
-        }));
+        let (inbound, registry) = support::inbound(policy, keyring.acceptor(), address);
+        let inbound = Rc::new(inbound);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = listener.local_addr().unwrap();
         spawn_local(async move {
