@@ -69,8 +69,13 @@ struct Contents {
     made: Vec<MeshResource>,
 }
 
-/// How long a killed owner may take to release its lock: the kernel first closes its files.
-const DYING: Duration = Duration::from_millis(400);
+/// How long to wait for the lock of an owner that runs: it may be about to end.
+const RUNNING: Duration = Duration::from_millis(400);
+/// How long to wait for the lock while no owner runs. The kernel releases it when the last thread of a killed owner has
+/// ended, and a new owner holds it before it writes the record.
+const ENDING: Duration = Duration::from_secs(10);
+/// How often the lock is tried meanwhile.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// The format of `state.json`; other versions are rejected.
 const VERSION: u32 = 1;
@@ -293,12 +298,12 @@ fn read(layout: &Layout) -> Result<Contents> {
 /// one at this path is invalid, and is tried again.
 fn lock(layout: &Layout) -> Result<Flock<File>> {
     let path = layout.lock();
-    let deadline = Instant::now() + DYING;
+    let started = Instant::now();
     loop {
         match prepare_directory(layout) {
             // The directory was removed in the meantime, together with the last other mesh.
             Err(Error::Os { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && Instant::now() < deadline =>
+                if source.kind() == io::ErrorKind::NotFound && started.elapsed() < RUNNING =>
             {
                 continue;
             }
@@ -315,14 +320,15 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         };
         let locked = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(locked) => locked,
-            Err((_, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
-                std::thread::sleep(DYING / 20);
-                continue;
-            }
             Err((_, Errno::EWOULDBLOCK)) => {
-                let owner = owner(layout).map_or("unknown".into(), |p| p.pid.to_string());
-                let mesh = layout.mesh().to_owned();
-                return Err(Error::Running { mesh, owner });
+                let owner = owner(layout);
+                let wait = if owner.is_some() { RUNNING } else { ENDING };
+                if started.elapsed() >= wait {
+                    let owner = owner.map_or("unknown".into(), |process| process.pid.to_string());
+                    return Err(Error::Running { mesh: layout.mesh().to_owned(), owner });
+                }
+                std::thread::sleep(TRY_AGAIN);
+                continue;
             }
             Err((_, errno)) => {
                 return Err(errno).attempt(|| format!("cannot lock {}", path.display()));
@@ -337,7 +343,7 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         // A mesh may run although its lock file was removed. If its owner was just killed, it ends soon.
         match owner(layout).filter(|owner| owner.pid != nix::unistd::getpid().as_raw()) {
             None => return Ok(locked),
-            Some(_) if Instant::now() < deadline => std::thread::sleep(DYING / 20),
+            Some(_) if started.elapsed() < RUNNING => std::thread::sleep(TRY_AGAIN),
             Some(owner) => {
                 let mesh = layout.mesh().to_owned();
                 return Err(Error::Running { mesh, owner: owner.pid.to_string() });

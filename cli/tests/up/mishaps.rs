@@ -1,6 +1,7 @@
 //! What goes wrong around a mesh: a crash loop, a flood of lines, a process or a file of the mesh that is gone.
 
 use std::fs;
+use std::time::Duration;
 
 use leno_local::status::MeshStatus;
 
@@ -127,6 +128,23 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     remove_files(&mesh);
     assert!(!mesh.remains().is_empty());
     let cleanup = mesh.run(&["cleanup"]);
+    assert!(cleanup.status.success(), "{cleanup:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+/// As that of an owner some of whose threads have not ended yet.
+#[test]
+fn the_lock_of_a_killed_owner_is_waited_for() {
+    let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };
+    mesh.kill();
+    let lock = fs::File::open(mesh.layout().lock()).unwrap();
+    lock.lock().unwrap();
+    let held = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(2));
+        drop(lock);
+    });
+    let cleanup = mesh.run(&["cleanup"]);
+    assert!(held.is_finished(), "it did not wait");
     assert!(cleanup.status.success(), "{cleanup:?}");
     assert_eq!(mesh.remains(), [""; 0]);
 }

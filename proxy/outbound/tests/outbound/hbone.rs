@@ -273,7 +273,7 @@ fn new_tunnels_use_another_connection_before_the_certificate_of_the_proxy_ends()
         let (authority, now) = (Authority::new(), SystemTime::now());
         let mut params = CertificateParams::default();
         params.not_before = (now - Duration::from_secs(3600)).into();
-        params.not_after = (now + Duration::from_secs(24)).into();
+        params.not_after = (now + Duration::from_secs(40)).into();
         let seen = serve(&authority, authority.certified(CART, params), StatusCode::OK).await;
         let bytes = Client::new(&authority, Protocol::Opaque);
         let mut first = bytes.connect().await;
