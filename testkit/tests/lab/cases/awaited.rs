@@ -45,7 +45,7 @@ fn replace_by_script(program: &Path, script: &str) -> Result<()> {
 
 /// Updates the proxies to a program that does not come to serve within the timeout; returns what is said of that.
 fn update_in_vain(lab: &Lab) -> Result<String> {
-    let arguments = ["--proxies", "--timeout", "12s"];
+    let arguments = ["--proxies", "--timeout", "30s"];
     let output = command::run(lab.leno("upgrade").args(arguments), LONG)?;
     ensure!(output.status.code() == Some(2), "{output:?}");
     Ok(String::from_utf8(output.stderr)?)
@@ -90,7 +90,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         let said = update_in_vain(&lab)?;
         for part in [
             "waiting for the next processes of 3 instances: ",
-            "after 12 s 3 instances are still served by the processes of before",
+            "after 30 s 3 instances are still served by the processes of before",
             "\n  lab/apart-0: its next process exited with 9, and is started again\n",
             "\n  lab/web-0: the proxy of group node (2 served) exited with 9",
             "To go back, install the programs of before",
