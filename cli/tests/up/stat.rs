@@ -267,9 +267,10 @@ fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_fo
     };
     mesh.wait_for("requests and connections", || {
         let lines = lines();
-        // The server's proxy writes its line before the client's.
-        let request =
-            lines.iter().find(|line| line["direction"] == "outbound" && line["method"] == "GET");
+        // The server's proxy writes its line before the client's. Early requests may find no server yet.
+        let request = lines.iter().find(|line| {
+            line["direction"] == "outbound" && line["method"] == "GET" && line["status"] == 200
+        });
         let has_connection =
             lines.iter().any(|line| line["method"] == "TCP" && line["server"] == "shop/db-0");
         let Some(request) = request.filter(|_| has_connection) else { return false };
