@@ -128,6 +128,10 @@ async fn exchange(
     if rest.limit() == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too large"));
     }
+    if answer.is_empty() {
+        let why = "the connection ended without an answer";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+    }
     // The numbers of an incomplete page would be taken for all numbers.
     if missing(&answer).is_some_and(|bytes| bytes > 0) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
@@ -167,6 +171,19 @@ mod tests {
         assert_eq!((reply.status, reply.body.as_str()), (503, "no identity\n"));
         assert!(parse(b"").is_err());
         assert!(parse(b"HTTP/1.0\r\n\r\n").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_ends_without_an_answer_is_called_that() {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        tokio::spawn(async move {
+            let mut theirs = theirs;
+            let mut request = [0; 1024];
+            // The connection ends with this task.
+            let _request = theirs.read(&mut request).await;
+        });
+        let error = ask(ours, "GET", "/ready").await.unwrap_err();
+        assert_eq!(error.to_string(), "the connection ended without an answer");
     }
 
     #[tokio::test]
