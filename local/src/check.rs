@@ -450,6 +450,7 @@ mod tests {
             pid: None,
             started_unix_ms: None,
             ports: vec![8080],
+            closed_ports: Vec::new(),
             published: Vec::new(),
             trouble,
             schedule: None,

@@ -155,6 +155,8 @@ pub enum InstanceChange {
     /// Whether ports of its application are open in one address family only. Only reported for an instance without a
     /// proxy, because a proxy is reachable in both families.
     Families(OneFamily),
+    /// Which of the ports that it declares no process listens on.
+    Closed(Vec<u16>),
     /// Its application runs but takes no traffic, for this reason.
     NotReady(String),
     /// Its application ended in this way and is started again after a wait.

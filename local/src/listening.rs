@@ -1,6 +1,8 @@
 //! Whether a process listens on its ports, by the kernel's tables. No connection is made, so the application does not
 //! notice it.
 
+mod diag;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -37,34 +39,45 @@ pub fn shown(ports: &[u16]) -> String {
 /// The `ports` on which no process in the network namespace of process `pid` listens.
 #[must_use]
 pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
-    if ports.is_empty() {
-        return Vec::new();
-    }
-    let open: BTreeSet<u16> = listeners(pid).iter().map(SocketAddr::port).collect();
-    ports.iter().copied().filter(|port| !open.contains(port)).collect()
+    if ports.is_empty() { Vec::new() } else { Listeners::of(pid).closed(ports) }
 }
 
-/// The `ports` that clients on other machines reach in only one address family, because the process in the network
-/// namespace of process `pid` listens in only that one.
-#[must_use]
-pub fn one_family(pid: i32, ports: &[u16]) -> OneFamily {
-    let mut families = OneFamily::default();
-    if ports.is_empty() {
-        return families;
+/// The addresses on which processes in a network namespace listen.
+#[derive(Debug)]
+pub struct Listeners(Vec<SocketAddr>);
+
+impl Listeners {
+    /// Those in the network namespace of process `pid`; none if it has ended.
+    #[must_use]
+    pub fn of(pid: i32) -> Self {
+        // A caller without the right to enter the namespace, and one on a kernel without sock_diag(7), reads the tables.
+        Self(diag::listeners(pid).unwrap_or_else(|_| of_tables(pid)))
     }
-    let listeners = listeners(pid);
-    for port in ports {
-        let own = || listeners.iter().filter(|one| one.port() == *port && !one.ip().is_loopback());
-        // A socket on [::] serves both families, unless it has IPV6_V6ONLY, which the tables do not show.
-        let v4 = own().any(|one| one.is_ipv4() || one.ip().is_unspecified());
-        let v6 = own().any(SocketAddr::is_ipv6);
-        match (v4, v6) {
-            (true, false) => _ = families.v4.insert(*port),
-            (false, true) => _ = families.v6.insert(*port),
-            _ => {}
+
+    /// The `ports` on which none of them listens.
+    #[must_use]
+    pub fn closed(&self, ports: &[u16]) -> Vec<u16> {
+        let open: BTreeSet<u16> = self.0.iter().map(SocketAddr::port).collect();
+        ports.iter().copied().filter(|port| !open.contains(port)).collect()
+    }
+
+    /// The `ports` that clients on other machines reach in only one address family, because they listen in only that one.
+    #[must_use]
+    pub fn one_family(&self, ports: &[u16]) -> OneFamily {
+        let mut families = OneFamily::default();
+        for port in ports {
+            let own = || self.0.iter().filter(|one| one.port() == *port && !one.ip().is_loopback());
+            // A socket on [::] serves both families, unless it has IPV6_V6ONLY, which the kernel does not show.
+            let v4 = own().any(|one| one.is_ipv4() || one.ip().is_unspecified());
+            let v6 = own().any(SocketAddr::is_ipv6);
+            match (v4, v6) {
+                (true, false) => _ = families.v4.insert(*port),
+                (false, true) => _ = families.v6.insert(*port),
+                _ => {}
+            }
         }
+        families
     }
-    families
 }
 
 /// Ports that are open in only one family.
@@ -83,8 +96,8 @@ impl OneFamily {
     }
 }
 
-/// The addresses on which processes in the network namespace of process `pid` listen; empty if the process has ended.
-fn listeners(pid: i32) -> Vec<SocketAddr> {
+/// The listeners in the network namespace of process `pid`, by its tables; empty if the process has ended.
+fn of_tables(pid: i32) -> Vec<SocketAddr> {
     let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     [table("tcp"), table("tcp6")].iter().flat_map(|table| listening(table)).collect()
 }
@@ -137,7 +150,7 @@ mod tests {
         };
         let (four, both, loopback) = (bind("0.0.0.0:0"), bind("[::]:0"), bind("127.0.0.1:0"));
         let own = std::process::id().try_into().unwrap();
-        let found = one_family(own, &[four.1, both.1, loopback.1, 0]);
+        let found = Listeners::of(own).one_family(&[four.1, both.1, loopback.1, 0]);
         let (v4, v6): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap());
         assert!(found.closes(v6, four.1) && !found.closes(v4, four.1), "{found:?}");
         for port in [both.1, loopback.1, 0] {

@@ -101,6 +101,9 @@ pub struct InstanceStatus {
     pub started_unix_ms: Option<i64>,
     /// The ports that it declares.
     pub ports: Vec<u16>,
+    /// Those of them that no process listened on when its application was last checked.
+    #[serde(default)]
+    pub closed_ports: Vec<u16>,
     /// Published addresses of this machine, each with the port of the instance.
     pub published: Vec<(SocketAddr, u16)>,
     /// Why it takes no traffic, or last took none.
@@ -451,6 +454,7 @@ mod tests {
             pid: None,
             started_unix_ms: None,
             ports: Vec::new(),
+            closed_ports: Vec::new(),
             published: Vec::new(),
             trouble: ApplicationTrouble::default(),
             schedule: None,

@@ -8,7 +8,7 @@ use leno_supervise::Condemned;
 use super::application::ApplicationState;
 use super::{InstanceChange, InstanceResources, InstanceTask};
 use crate::forward::ForwardTarget;
-use crate::listening::{self, OneFamily};
+use crate::listening::{self, Listeners, OneFamily};
 use crate::plan::InstanceProbe;
 use crate::probe::Prober;
 
@@ -18,11 +18,20 @@ const LISTEN_BOUND: Duration = Duration::from_secs(5);
 /// First interval between readiness probes of an application that has not been ready yet. It doubles up to the probe's
 /// period, so that the mesh starts as fast as its applications.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// How often the address families in which an application without a proxy listens are checked: it may bind the second
-/// one later.
+/// How often the ports of an application are checked: it may close one later.
+const PORTS_POLL: Duration = Duration::from_secs(5);
+/// How often they are if it has no proxy. It may bind the second address family later, and clients must not use that
+/// before.
 const FAMILIES_POLL: Duration = Duration::from_secs(1);
 /// How long an application may take to become ready before a line with the reason is printed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was last reported of the ports of a process: at its start, that none is closed.
+#[derive(Default)]
+struct ReportedPorts {
+    closed: Vec<u16>,
+    families: Option<OneFamily>,
+}
 
 impl InstanceTask {
     /// Reports whether the process takes traffic, and has it ended if its liveness probe fails.
@@ -36,44 +45,50 @@ impl InstanceTask {
         tokio::join!(
             self.readiness(place, pid, &known),
             self.liveness(place, pid, watched),
-            self.watch_families(pid, &known)
+            self.watch_ports(pid, &known)
         );
     }
 
-    async fn watch_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
-        if self.instance.launch.meshed || self.instance.listening.is_empty() {
+    async fn watch_ports(&self, pid: i32, known: &RefCell<ReportedPorts>) {
+        if self.instance.listening.is_empty() {
             return;
         }
+        let poll = if self.instance.launch.meshed { PORTS_POLL } else { FAMILIES_POLL };
+        // Before it runs, no port needs to be open.
         loop {
-            self.report_families(pid, known).await;
-            tokio::time::sleep(FAMILIES_POLL).await;
+            tokio::time::sleep(poll).await;
+            self.report_ports(pid, known).await;
         }
     }
 
-    /// Reports the address families in which ports are open, if they differ from `known`, which was last reported for
-    /// this process.
-    async fn report_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
-        let now = listening::one_family(pid, &self.instance.listening);
-        if known.replace(Some(now.clone())).as_ref() != Some(&now) {
-            self.report(InstanceChange::Families(now)).await;
+    /// Reports which ports are closed, and of an application without a proxy which are open in one address family only,
+    /// where that has changed.
+    async fn report_ports(&self, pid: i32, known: &RefCell<ReportedPorts>) {
+        let ports = &self.instance.listening;
+        if ports.is_empty() {
+            return;
         }
-    }
-
-    /// Reports that the application takes traffic. The address families are reported first, so that no client uses a
-    /// family that is closed.
-    async fn running(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
+        let listeners = Listeners::of(pid);
         if !self.instance.launch.meshed {
-            self.report_families(pid, known).await;
+            let families = listeners.one_family(ports);
+            if known.borrow_mut().families.replace(families.clone()).as_ref() != Some(&families) {
+                self.report(InstanceChange::Families(families)).await;
+            }
         }
+        let closed = listeners.closed(ports);
+        if std::mem::replace(&mut known.borrow_mut().closed, closed.clone()) != closed {
+            self.report(InstanceChange::Closed(closed)).await;
+        }
+    }
+
+    /// Reports that the application takes traffic. Its ports are reported first, so that no client uses an address family
+    /// that is closed.
+    async fn running(&self, pid: i32, known: &RefCell<ReportedPorts>) {
+        self.report_ports(pid, known).await;
         self.report(InstanceChange::Running).await;
     }
 
-    async fn readiness(
-        &self,
-        place: &InstanceResources,
-        pid: i32,
-        known: &RefCell<Option<OneFamily>>,
-    ) {
+    async fn readiness(&self, place: &InstanceResources, pid: i32, known: &RefCell<ReportedPorts>) {
         let Some(probe) = &self.instance.launch.readiness else {
             self.until_listening(pid).await;
             return self.running(pid, known).await;

@@ -57,8 +57,8 @@ struct ObservedInstance {
     phase: InstancePhase,
     ready: bool,
     restarts: u32,
-    pid: Option<i32>,
-    ports: Vec<u16>,
+    #[serde(default)]
+    closed_ports: Vec<u16>,
     trouble: ApplicationTrouble,
     proxy_restarts: u32,
     proxy_ended: Option<String>,
@@ -129,8 +129,8 @@ fn glance(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()> {
     let observed = read(layout)?;
     memory.written = Some(written);
     let seen = &memory.state;
-    let (silent, detached, deaf) = (seen.silent.clone(), seen.detached.clone(), seen.deaf.clone());
-    let state = MeshState { silent, detached, deaf, ..state(&observed) };
+    let (silent, detached) = (seen.silent.clone(), seen.detached.clone());
+    let state = MeshState { silent, detached, ..state(&observed) };
     take(layout, hub, memory, (&observed, None, state))
 }
 
@@ -161,7 +161,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut LastLook) -> Result<()
     }
     memory.before = Some(now);
     let accounts = accounts(&observed).await;
-    let mut state = MeshState { deaf: deaf(&observed), ..state(&observed) };
+    let mut state = state(&observed);
     if let Some(growth) = &growth {
         let samples = accounts.as_deref().unwrap_or_default();
         memory.signs.look((&observed, samples), growth, now_ms());
@@ -229,6 +229,7 @@ fn state(observed: &ObservedStatus) -> MeshState {
     MeshState {
         control_plane,
         unready: unready.map(|one| observed.unready(one, one.reason())).collect(),
+        deaf: deaf(observed),
         refused_edit: observed.refused_edit.clone(),
         ..MeshState::default()
     }
@@ -236,17 +237,14 @@ fn state(observed: &ObservedStatus) -> MeshState {
 
 /// The instances that run and do not listen on a port that they declare.
 fn deaf(observed: &ObservedStatus) -> Vec<Unready> {
-    let deaf = |one: &ObservedInstance| {
-        let closed = listening::closed(one.pid?, &one.ports);
-        let reason = format!("does not listen on {}", listening::shown(&closed));
-        (!closed.is_empty()).then(|| observed.unready(one, reason))
+    let is_deaf = |one: &&ObservedInstance| {
+        one.phase == InstancePhase::Running && !one.closed_ports.is_empty()
     };
-    observed
-        .instances
-        .iter()
-        .filter(|one| one.phase == InstancePhase::Running)
-        .filter_map(deaf)
-        .collect()
+    let reason = |one: &ObservedInstance| {
+        format!("does not listen on {}", listening::shown(&one.closed_ports))
+    };
+    let deaf = observed.instances.iter().filter(is_deaf);
+    deaf.map(|one| observed.unready(one, reason(one))).collect()
 }
 
 impl ObservedStatus {
@@ -353,8 +351,7 @@ mod tests {
             phase: InstancePhase::Waiting,
             ready: false,
             restarts,
-            pid: None,
-            ports: Vec::new(),
+            closed_ports: Vec::new(),
             trouble: ApplicationTrouble {
                 ended: Some("exited with 3".to_owned()),
                 last_line: "no database".to_owned(),

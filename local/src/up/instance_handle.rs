@@ -28,6 +28,8 @@ pub(super) struct InstanceHandle {
     pub(super) started_unix_ms: Option<i64>,
     /// Which of its ports are open in one family alone.
     pub(super) families: OneFamily,
+    /// Which of its ports are closed.
+    pub(super) closed: Vec<u16>,
     pub(super) trouble: ApplicationTrouble,
     /// What its schedule has done and will do.
     pub(super) schedule: Option<Schedule>,
@@ -65,6 +67,7 @@ impl InstanceHandle {
             pid: None,
             started_unix_ms: None,
             families: OneFamily::default(),
+            closed: Vec::new(),
             trouble: ApplicationTrouble::default(),
             schedule: None,
             proxy_restarts: 0,
@@ -140,6 +143,7 @@ impl InstanceHandle {
                 self.started_unix_ms = Some(Timestamp::now().as_millisecond());
                 self.trouble.next_try_unix_ms = None;
                 self.trouble.reason = None;
+                self.closed = Vec::new();
             }
             InstanceChange::Starting(reason) => {
                 self.phase = InstancePhase::Starting;
@@ -151,6 +155,7 @@ impl InstanceHandle {
                 self.trouble.reason = None;
             }
             InstanceChange::Families(families) => self.families = families,
+            InstanceChange::Closed(ports) => self.closed = ports,
             InstanceChange::NotReady(reason) => self.trouble.reason = Some(reason),
             InstanceChange::Over { how, last_line, completed } => {
                 self.phase =

@@ -400,6 +400,7 @@ impl<'a> MeshLifecycle<'a> {
                 pid: life.and_then(|life| life.pid),
                 started_unix_ms: life.and_then(|life| life.started_unix_ms),
                 ports: instance.listening.clone(),
+                closed_ports: life.map(|life| life.closed.clone()).unwrap_or_default(),
                 published: instance.published.clone(),
                 trouble: life.map(|life| life.trouble.clone()).unwrap_or_default(),
                 schedule: life.and_then(|life| life.schedule.clone()),
