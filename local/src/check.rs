@@ -361,8 +361,8 @@ fn processes(instance: &InstanceStatus) -> String {
     pids.into_iter().map(process).collect()
 }
 
-/// A finding if a signal has stopped the broker of an instance in node mode. It is not replaced, because that would cut
-/// the instance's connections.
+/// A finding if a signal has stopped the broker of an instance in node mode. It is not replaced until a new connection waits
+/// for it, because that cuts the instance's connections.
 fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     instance.proxy.as_ref()?.group.as_ref()?;
     let cgroup = Cgroup::at(instance.surroundings.cgroup.with_file_name("proxy"));
@@ -370,7 +370,10 @@ fn stopped_broker(instance: &InstanceStatus) -> Option<CheckResult> {
     let subject = format!("{}/{} broker", instance.namespace, instance.name);
     let check = Check::new(subject, "Does the broker make sockets for new connections?");
     let text = format!("process {pid} is stopped by a signal: new connections wait for it");
-    Some(check.bad(text).remedy(format!("`kill -CONT {pid}` has it go on")))
+    let remedy = format!(
+        "`kill -CONT {pid}` has it go on; it is replaced once a new connection has waited for 5 s, which cuts open ones"
+    );
+    Some(check.bad(text).remedy(remedy))
 }
 
 /// A finding if the next proxy of an instance does not serve it yet.

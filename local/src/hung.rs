@@ -1,4 +1,4 @@
-//! How many processes of a mesh's proxies were replaced because they hung.
+//! How many processes of a mesh's proxies and brokers were replaced because they hung.
 
 use leno_supervise::HungProcesses;
 
@@ -9,6 +9,8 @@ pub struct HungProxies {
     pub nodes: HungProcesses,
     /// Proxies of one instance.
     pub sidecars: HungProcesses,
+    /// Brokers of instances in node mode.
+    pub brokers: HungProcesses,
 }
 
 impl HungProxies {
@@ -18,6 +20,7 @@ impl HungProxies {
         let mut page = String::new();
         self.nodes.put(&mut page, "leno_node_processes_hung_total", "Node proxies");
         self.sidecars.put(&mut page, "leno_sidecar_processes_hung_total", "Sidecars");
+        self.brokers.put_brokers(&mut page, "leno_broker_processes_hung_total");
         page
     }
 }

@@ -22,10 +22,14 @@ use leno_handover::{
     AsyncChannel, Channel, ChannelListener, PlacedPod, Placement, PlacementReport,
 };
 use leno_supervise::Backoff;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 
+use crate::host::Host;
 use crate::metrics::lock;
 
 mod spawn;
@@ -59,6 +63,7 @@ const UNSERVED: &str = "no supervisor of node proxies on this node serves it: lo
 #[derive(Debug)]
 pub(crate) struct Brokers {
     program: PathBuf,
+    host: Host,
     runtime: Handle,
     state: Mutex<State>,
     /// Notified when a supervisor reports something, and when a pod is released.
@@ -78,6 +83,8 @@ struct State {
     waits: BTreeMap<String, Backoff>,
     started: u64,
     ended: u64,
+    /// How many brokers were killed because they hung.
+    hung: u64,
 }
 
 #[derive(Debug)]
@@ -106,6 +113,8 @@ enum ReportEffect {
     Nothing,
     /// The introduction is complete, and orders may be sent. The number is the time at which the supervisor started.
     Complete(u64),
+    /// The broker of the pod with this uid must be killed.
+    Kill(String),
     /// The connection must be closed.
     Lost,
 }
@@ -125,11 +134,15 @@ pub(crate) struct PodSandbox<'a> {
 
 impl Brokers {
     /// Brokers are started from `program`. The receiver gets the uids of pods that need a new broker.
-    pub(crate) fn new(program: PathBuf, runtime: Handle) -> (Arc<Self>, mpsc::Receiver<String>) {
+    pub(crate) fn new(
+        program: PathBuf,
+        host: Host,
+        runtime: Handle,
+    ) -> (Arc<Self>, mpsc::Receiver<String>) {
         let (ended, has_ended) = mpsc::channel(MAX_ENDED);
         let state = Mutex::default();
         let (changed, started) = (Notify::new(), Instant::now());
-        let own = Self { program, runtime, state, changed, started, ended };
+        let own = Self { program, host, runtime, state, changed, started, ended };
         (Arc::new(own), has_ended)
     }
 
@@ -269,6 +282,12 @@ impl Brokers {
                 state.supervisors.len() as u64,
             ),
             ("broker_ends_total", "counter", "Brokers that ended before their pods.", state.ended),
+            (
+                "brokers_hung_total",
+                "counter",
+                "Brokers that were replaced because they received no messages for 5 s.",
+                state.hung,
+            ),
         ];
         for (name, kind, help, value) in rows {
             text.push_str(&format!(
@@ -324,6 +343,28 @@ impl Brokers {
         let _full = self.ended.try_send(uid);
     }
 
+    /// Kills the broker of a pod, which hangs; its end is noticed like any other.
+    fn kill(&self, uid: String) {
+        let host = self.host.clone();
+        let program = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.runtime.spawn_blocking(move || {
+            for pid in host.brokers(&uid, &program) {
+                match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                    Ok(()) => tracing::warn!(
+                        uid,
+                        pid,
+                        "the broker of a pod has received no message for 5 s, and new connections wait for it: it is killed, \
+                         with what goes through it, and started again"
+                    ),
+                    Err(Errno::ESRCH) => {}
+                    Err(error) => {
+                        tracing::warn!(uid, pid, %error, "the broker of a pod hangs and cannot be killed");
+                    }
+                }
+            }
+        });
+    }
+
     /// Handles the connection of one supervisor, until it ends.
     async fn meet(self: Arc<Self>, channel: Channel) {
         let Ok(channel) = AsyncChannel::new(channel) else { return };
@@ -341,6 +382,7 @@ impl Brokers {
             };
             match heard {
                 ReportEffect::Nothing => {}
+                ReportEffect::Kill(uid) => self.kill(uid),
                 ReportEffect::Complete(began_ms) => {
                     let Introduction { holds, refused, ending } =
                         introduction.take().unwrap_or_default();
@@ -408,6 +450,7 @@ impl Brokers {
             // These answer orders of an earlier agent. The supervisor reports the present state of its pods by `Held`.
             PlacementReport::Served { .. }
             | PlacementReport::Serving { .. }
+            | PlacementReport::BrokerHangs { .. }
             | PlacementReport::Unknown => {}
         }
         ReportEffect::Nothing
@@ -496,6 +539,11 @@ impl State {
         self.brokers.contains_key(uid) && self.supervisors.is_served(uid)
     }
 
+    /// Whether a supervisor serves a pod through the broker that it has.
+    fn is_held(&self, number: u64, uid: &str) -> bool {
+        self.brokers.contains_key(uid) && self.supervisors.holds(number, uid)
+    }
+
     /// Adds a supervisor that has introduced itself. It must release the pods in `refused`.
     fn supervise(&mut self, mut supervisor: Supervisor, refused: &[String]) {
         let number = supervisor.number;
@@ -528,6 +576,12 @@ impl State {
                 self.supervisors.end(number, SupervisorEnding::of(serves));
                 self.settle_all();
             }
+            // A pod that was released has no broker, or none that this supervisor can judge.
+            PlacementReport::BrokerHangs { uid } if self.is_held(number, &uid) => {
+                self.hung = self.hung.wrapping_add(1);
+                return ReportEffect::Kill(uid);
+            }
+            PlacementReport::BrokerHangs { .. } => {}
             // It introduces itself a second time on the same connection.
             PlacementReport::Held { .. } | PlacementReport::Complete { .. } => {
                 return ReportEffect::Lost;

@@ -19,6 +19,9 @@ const MAX_DIRECTORIES: usize = 40_000;
 /// Most addresses of a node that are passed to a node proxy. The bridge of pods is usually among the first ones.
 const MAX_ADDRESSES: usize = 64;
 
+/// Longest name of a process in `/proc` (`TASK_COMM_LEN` without its end).
+const LONGEST_NAME: usize = 15;
+
 /// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
 
@@ -98,6 +101,16 @@ impl Host {
         self.processes_within(uid, MAX_DEPTH)
     }
 
+    /// The processes of the pod's broker: those of the proxies' user that run a program of this name.
+    pub(crate) fn brokers(&self, uid: &str, program: &str) -> Vec<i32> {
+        let is_broker = |pid: &u32| {
+            let path = self.proc.join(pid.to_string()).join("status");
+            fs::read_to_string(path).is_ok_and(|status| runs_as_proxy(&status, program))
+        };
+        let found = self.all_processes(uid).into_iter().filter(is_broker);
+        found.filter_map(|pid| pid.try_into().ok()).filter(|pid| *pid > 0).collect()
+    }
+
     /// The processes in the pod's control group and down to this many levels below it.
     fn processes_within(&self, uid: &str, levels: usize) -> Vec<u32> {
         let version_1 = VERSION_1.iter().map(|name| self.cgroups.join(name));
@@ -163,6 +176,17 @@ fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
     let mut seen = HashSet::new();
     let others = addresses.filter(|address| !address.is_loopback() && !on_link(address));
     others.filter(|address| seen.insert(*address)).take(MAX_ADDRESSES).collect()
+}
+
+/// Whether a process is the proxies' user, and runs a program of this name, by its `/proc/PID/status`.
+fn runs_as_proxy(status: &str, program: &str) -> bool {
+    let name = program.get(..LONGEST_NAME).unwrap_or(program);
+    let field = |of: &str| {
+        let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
+        lines.find(|(field, _)| *field == of).map(|(_, value)| value)
+    };
+    let user = field("Uid").and_then(|users| users.split('\t').next());
+    field("Name") == Some(name) && user == Some(ports::PROXY_UID.to_string().as_str())
 }
 
 /// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).
@@ -239,6 +263,25 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         let host = Host { cgroups: at("cgroup"), proc: at("proc"), netns: at("netns") };
         (folder, host)
+    }
+
+    #[test]
+    fn a_broker_is_told_from_processes_of_the_application() {
+        let group = format!("cgroup/kubepods/pod{UID}/leno-broker/cgroup.procs");
+        let (folder, host) = host(&["cgroup/cgroup.controllers", &group]);
+        fs::write(folder.path().join(group), "7\n8\n9\n10\n").unwrap();
+        let write = |pid: u32, name: &str, user: u32| {
+            let process = folder.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&process).unwrap();
+            let status = format!("Name:\t{name}\nUmask:\t0022\nUid:\t{user}\t{user}\t0\t0\n");
+            fs::write(process.join("status"), status).unwrap();
+        };
+        write(7, "leno-broker", 2102);
+        write(8, "leno-broker", 1000);
+        write(9, "sh", 2102);
+        assert_eq!(host.brokers(UID, "leno-broker"), [7]);
+        write(9, "leno-broker-of-", 2102);
+        assert_eq!(host.brokers(UID, "leno-broker-of-a-test"), [9]);
     }
 
     #[test]

@@ -193,6 +193,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::brokers::Brokers;
+    use crate::host::Host;
 
     #[test]
     fn the_text_has_every_series_and_its_type() {
@@ -225,7 +226,8 @@ mod tests {
     async fn the_guide_has_the_metrics_of_the_agent() {
         let mut page = Metrics::default().render(&BTreeMap::new(), 0);
         let runtime = tokio::runtime::Handle::current();
-        let (brokers, _ended) = Brokers::new("leno-broker".into(), runtime);
+        let host = Host { cgroups: "".into(), proc: "".into(), netns: "".into() };
+        let (brokers, _ended) = Brokers::new("leno-broker".into(), host, runtime);
         brokers.render(&mut page);
         let guide = include_str!("../../../docs/guide/kubernetes.md");
         leno_testkit::reference::check_metrics(guide, "leno_agent_", &page, &[]);

@@ -112,7 +112,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<String>)> {
     let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-broker"));
     let program = flags.broker_binary.clone().map_or_else(beside, Ok)?;
-    let (brokers, ended) = Brokers::new(program, Handle::current());
+    let (brokers, ended) = Brokers::new(program, host(&flags.node), Handle::current());
     let path = flags.node.state.join(brokers::SOCKET);
     brokers.listen(&path).with_context(|| {
         format!("listening on {} for the supervisor of node proxies", path.display())
@@ -269,9 +269,11 @@ fn keeper(node: &NodeFlags, metrics: Arc<Metrics>) -> anyhow::Result<Keeper> {
     let directory = node.state.join("pods");
     let records = CaptureRecords::open(&directory)
         .with_context(|| format!("keeping records in {}", directory.display()))?;
-    let host =
-        Host { cgroups: node.cgroups.clone(), proc: "/proc".into(), netns: "/run/netns".into() };
-    Ok(Keeper::new(host, report, records, metrics))
+    Ok(Keeper::new(host(node), report, records, metrics))
+}
+
+fn host(node: &NodeFlags) -> Host {
+    Host { cgroups: node.cgroups.clone(), proc: "/proc".into(), netns: "/run/netns".into() }
 }
 
 fn installation(node: &NodeFlags) -> Option<Installation> {

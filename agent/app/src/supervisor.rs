@@ -420,6 +420,10 @@ async fn report(
             promotion::has_stalled(&served, (&uid, number));
             continue;
         }
+        if happened == MemberEvent::BrokerHangs {
+            tell_agent(&served, &PlacementReport::BrokerHangs { uid: uid.clone() }).await;
+            continue;
+        }
         let was_serving = served.borrow().pods.get(&uid).is_some_and(|pod| pod.serving);
         if happened == MemberEvent::Serving
             && promotion::arrives(&served, &uid, number)
@@ -427,7 +431,7 @@ async fn report(
         {
             continue;
         }
-        let agent = {
+        {
             let mut served = served.borrow_mut();
             if matches!(happened, MemberEvent::Lost(_)) {
                 served.counts.lost();
@@ -440,19 +444,27 @@ async fn report(
                 pod.promotion.has_joined(Instant::now());
             }
             served.changed.notify_waiters();
-            served.agent.clone()
-        };
+        }
         let report = match happened {
             MemberEvent::Joined => PlacementReport::Served { uid: uid.clone() },
             MemberEvent::Serving => PlacementReport::Serving { uid: uid.clone() },
-            MemberEvent::Lost(_) | MemberEvent::Stalled | MemberEvent::Used(_) => continue,
+            MemberEvent::Lost(_)
+            | MemberEvent::Stalled
+            | MemberEvent::Used(_)
+            | MemberEvent::BrokerHangs => continue,
         };
-        if let Some(agent) = agent
-            && agent.send_within(PATIENCE, &report, &[]).await.is_err()
-        {
-            // The next connection reports the new state.
-            agent.shut_down();
-        }
+        tell_agent(&served, &report).await;
+    }
+}
+
+/// Sends a report to the agent, if it is connected.
+async fn tell_agent(served: &SharedPods, report: &PlacementReport) {
+    let agent = served.borrow().agent.clone();
+    if let Some(agent) = agent
+        && agent.send_within(PATIENCE, report, &[]).await.is_err()
+    {
+        // The next connection reports the new state.
+        agent.shut_down();
     }
 }
 

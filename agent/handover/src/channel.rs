@@ -111,6 +111,17 @@ impl Channel {
         Ok(asked.iter().any(|end| end.any().unwrap_or(true)))
     }
 
+    /// Whether the other end has not received every message that was sent through a handle of this end.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn has_unreceived(&self) -> io::Result<bool> {
+        let mut memory: libc::c_int = 0;
+        // SAFETY: `SIOCOUTQ`, which has this number too, writes one number.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCOUTQ, &raw mut memory) };
+        if done == 0 { Ok(memory > 0) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Closes the connection for both ends, even if there are other handles.
     pub fn shut_down(&self) {
         // It fails only if the connection has ended.
@@ -328,6 +339,24 @@ mod tests {
         assert!(!one.is_closed().unwrap() && !other.is_closed().unwrap());
         drop(one);
         assert!(other.is_closed().unwrap());
+    }
+
+    #[test]
+    fn what_was_not_received_is_seen_by_each_handle_of_the_sender() {
+        let (one, other) = Channel::pair().unwrap();
+        let held = one.try_clone().unwrap();
+        assert!(!held.has_unreceived().unwrap());
+        for _ in 0..2 {
+            one.send(&(), &[other.as_fd()]).unwrap();
+        }
+        for left in [true, false] {
+            assert!(held.has_unreceived().unwrap() && !other.has_unreceived().unwrap());
+            other.receive::<()>().unwrap().unwrap();
+            assert_eq!(held.has_unreceived().unwrap(), left);
+        }
+        one.send(&(), &[]).unwrap();
+        drop(other);
+        assert!(!held.has_unreceived().unwrap(), "it will never be received");
     }
 
     #[test]

@@ -101,6 +101,11 @@ pub enum PlacementReport {
         /// The pod's uid.
         uid: String,
     },
+    /// The broker of a pod receives no messages, so that it should be replaced.
+    BrokerHangs {
+        /// The pod's uid.
+        uid: String,
+    },
     /// A report of a later version.
     #[serde(other)]
     Unknown,

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
+use crate::deaf::UnreceivedMessages;
 use crate::error::Error;
 use crate::heartbeat::Hang;
 use crate::keep_running::{LifeEvent, RestartRules, StopStage, keep_running};
@@ -84,6 +85,8 @@ pub enum MemberEvent {
     Stalled,
     /// The CPU time that its threads have used. Not sent while they are idle.
     Used(CpuUse),
+    /// Its broker receives no messages, so that its new connections wait. Sent again until it is replaced.
+    BrokerHangs,
 }
 
 /// Why a process no longer serves a member.
@@ -93,6 +96,8 @@ pub enum Loss {
     Released,
     /// The process hung, and was replaced.
     Hung(Hang),
+    /// The member's broker hung, and was replaced.
+    Broker(Hang),
 }
 
 impl fmt::Display for Loss {
@@ -100,6 +105,7 @@ impl fmt::Display for Loss {
         match self {
             Self::Released => f.write_str("stopped serving it"),
             Self::Hung(how) => write!(f, "{how} and was replaced"),
+            Self::Broker(how) => write!(f, "lost its broker, which {how} and was replaced"),
         }
     }
 }
@@ -125,6 +131,8 @@ struct ServedMember {
     joining: JoiningMember,
     /// Its membership in the running process, if the process was told of it.
     membership: Option<Membership>,
+    /// What its broker has not received.
+    unreceived: UnreceivedMessages,
     turn: MemberTurn,
     /// How often its thread has stalled, each time soon after the one before, and when it did last.
     stalls: u32,
@@ -332,8 +340,15 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         tokio::join!(process, work);
     }
 
-    /// Has the process killed if it hangs.
+    /// Reports brokers that hang, and has the process killed if it hangs.
     fn look(&mut self) {
+        for ServedMember { joining, membership, unreceived, .. } in self.members.values_mut() {
+            let link = membership.as_ref().map(|membership| &membership.link);
+            if unreceived.look([&joining.broker].into_iter().chain(link)) {
+                // The receiver of the workload may be gone.
+                let _ending = joining.events.send(MemberEvent::BrokerHangs);
+            }
+        }
         let Some((pid, how)) = self.watchdog.look() else { return };
         self.host.has_hung();
         let (group, members) = (&self.name, self.members.len());
@@ -398,8 +413,14 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
                     true => self.turn(&name, joining.number),
                     false => MemberTurn::Over,
                 };
-                let served =
-                    ServedMember { joining, membership: None, turn, stalls: 0, stalled: None };
+                let served = ServedMember {
+                    joining,
+                    membership: None,
+                    unreceived: UnreceivedMessages::default(),
+                    turn,
+                    stalls: 0,
+                    stalled: None,
+                };
                 if let Some(earlier) = self.members.insert(name.clone(), served) {
                     let (answer, left) = oneshot::channel();
                     self.leave(earlier, true, answer);

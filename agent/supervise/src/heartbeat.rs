@@ -25,6 +25,8 @@ pub enum Hang {
     Stopped,
     /// It reports nothing.
     Silent,
+    /// It receives no messages.
+    Deaf,
 }
 
 /// What a supervisor knows about the liveness of a process.
@@ -79,6 +81,13 @@ impl Heartbeat {
             return None;
         }
         how
+    }
+
+    /// How the process hangs, which receives no messages; `None` if a debugger or the reader of its output holds it up.
+    pub(crate) fn deaf(&self) -> Option<Hang> {
+        let state = ProcessState::of(self.pid);
+        let how = if state.is_stopped { Hang::Stopped } else { Hang::Deaf };
+        (!state.is_held).then_some(how)
     }
 
     fn judge(&mut self, state: ProcessState) -> Option<Hang> {
@@ -139,6 +148,7 @@ impl fmt::Display for Hang {
         f.write_str(match self {
             Self::Stopped => "was stopped by a signal",
             Self::Silent => "reported nothing for 10 s",
+            Self::Deaf => "received no message for 5 s",
         })
     }
 }

@@ -11,6 +11,7 @@
 mod backoff;
 mod cgroup;
 mod credentials;
+mod deaf;
 mod descriptors;
 mod error;
 mod group;

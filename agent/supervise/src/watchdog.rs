@@ -56,9 +56,21 @@ impl Watchdog {
     pub fn look(&mut self) -> Option<(i32, Hang)> {
         let heartbeat = self.heartbeat.as_mut().filter(|_| self.hung.is_none())?;
         let (how, pid) = (heartbeat.look()?, heartbeat.pid());
+        Some(self.condemn(pid, how))
+    }
+
+    /// Condemns the process, which receives no messages, unless a debugger holds it up; which one that is and how it
+    /// hangs, once.
+    pub fn is_deaf(&mut self) -> Option<(i32, Hang)> {
+        let heartbeat = self.heartbeat.as_ref().filter(|_| self.hung.is_none())?;
+        let (how, pid) = (heartbeat.deaf()?, heartbeat.pid());
+        Some(self.condemn(pid, how))
+    }
+
+    fn condemn(&mut self, pid: i32, how: Hang) -> (i32, Hang) {
         self.hung = Some(how);
         self.condemned.send_replace(Some(Condemned { pid, hangs: true }));
-        Some((pid, how))
+        (pid, how)
     }
 
     /// The process has ended; how it hung, if it was killed for that.
@@ -70,7 +82,7 @@ impl Watchdog {
     }
 }
 
-/// How many processes of proxies were replaced because they hung.
+/// How many processes of proxies, or of brokers, were replaced because they hung.
 #[derive(Debug, Default)]
 pub struct HungProcesses(AtomicU64);
 
@@ -82,10 +94,18 @@ impl HungProcesses {
 
     /// Adds the series of this name to a page of metrics; `whose`: what was replaced.
     pub fn put(&self, page: &mut String, name: &str, whose: &str) {
-        let help = format!(
-            "{whose} that were replaced because a signal had stopped them, or they reported nothing."
-        );
+        let why = "because a signal had stopped them, or they reported nothing";
+        self.put_as(page, name, &format!("{whose} that were replaced {why}."));
+    }
+
+    /// The same for brokers, which report nothing.
+    pub fn put_brokers(&self, page: &mut String, name: &str) {
+        let help = "Brokers that were replaced because they received no messages for 5 s.";
+        self.put_as(page, name, help);
+    }
+
+    fn put_as(&self, page: &mut String, name: &str, help: &str) {
         let count = self.0.load(Ordering::Relaxed);
-        leno_program::Family::counter(page, name, &help).sample(&[], count);
+        leno_program::Family::counter(page, name, help).sample(&[], count);
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use leno_handover::{AsyncChannel, Channel, CpuUse, ListenersClosed, ServeOrder};
 use leno_supervise::{
-    Backoff, Loss, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules,
-    RunningProcess, StopStage, after, describe, keep_running,
+    Backoff, Hang, Loss, MemberEvent, ProcessSharing, Promotion, PromotionRules, RestartRules,
+    RunningProcess, StopStage, Watchdog, after, describe, keep_running,
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{Notify, mpsc, watch};
@@ -58,6 +58,8 @@ struct Membership<'l> {
     serving: watch::Sender<u64>,
     /// The channel to the newest broker.
     broker: watch::Sender<Option<Rc<Channel>>>,
+    /// Has a broker killed that hangs.
+    watchdog: RefCell<Watchdog>,
     /// Tasks that wait for the groups that the instance has left, which still finish its streams.
     left: RefCell<Vec<JoinHandle<()>>>,
     /// Whether it is busy enough for a process of its own.
@@ -98,11 +100,19 @@ impl InstanceTask {
         let mut run = place.processes.run(&place.proxy);
         let report = |event: Event| {
             run.follow(&event);
+            let hung = match event {
+                Event::Started(pid) => {
+                    membership.watchdog.borrow_mut().started(pid);
+                    None
+                }
+                Event::Stopping => None,
+                _ => membership.watchdog.borrow_mut().ended(),
+            };
             match event {
                 Event::Ended(status, wait) => {
+                    let loss = MemberEvent::Lost(hung.map_or(Loss::Released, Loss::Broker));
                     // The receiver is dropped with the instance.
-                    let _ending =
-                        events.send((membership.current.get(), MemberEvent::Lost(Loss::Released)));
+                    let _ending = events.send((membership.current.get(), loss));
                     let (label, how) = (&instance.label, describe(status));
                     let when = after(wait);
                     self.say(&format!("the broker of {label} {how}; starting it again {when}"));
@@ -112,7 +122,8 @@ impl InstanceTask {
             }
         };
         let (stop_broker, stopped) = watch::channel(StopStage::No);
-        let rules = RestartRules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
+        let mut rules = RestartRules::always(Backoff::eager(Instant::now()), DRAIN_BOUND);
+        rules.condemned = membership.watchdog.borrow().condemned();
         let retired = Rc::clone(&rules.retired);
         let broker = keep_running(start, rules, (stopped, StopStage::All), report);
         // The broker lasts until all streams have ended, because outbound connections need its sockets.
@@ -149,7 +160,7 @@ impl InstanceTask {
     ) {
         // The memberships that a proxy process has been told of.
         let (mut joins, mut joined) = (0_u32, BTreeSet::new());
-        let mut ended = None;
+        let (mut ended, mut hung) = (None, None);
         loop {
             let turn = membership.turn;
             // While this turn takes over, the admin server at this address may be that of another proxy.
@@ -171,7 +182,10 @@ impl InstanceTask {
             let Some((number, event)) = event else { return };
             membership.learn(number, event);
             match event {
-                MemberEvent::Serving | MemberEvent::Stalled | MemberEvent::Used(_) => {}
+                MemberEvent::Serving
+                | MemberEvent::Stalled
+                | MemberEvent::Used(_)
+                | MemberEvent::BrokerHangs => {}
                 MemberEvent::Joined => drop(joined.insert(number)),
                 MemberEvent::Lost(_) => drop(joined.remove(&number)),
             }
@@ -182,13 +196,17 @@ impl InstanceTask {
             }
             match event {
                 MemberEvent::Serving => {
+                    hung = None;
                     turn.succeeds.set(false);
                     membership.promotion.borrow_mut().has_joined(Instant::now());
                 }
                 MemberEvent::Used(used) => membership.has_used(used),
                 MemberEvent::Stalled => membership.has_stalled(),
                 MemberEvent::Joined => joins += 1,
+                MemberEvent::BrokerHangs => hung = membership.broker_hangs().or(hung),
                 MemberEvent::Lost(why) => {
+                    // A process releases a workload whose broker has ended.
+                    let why = hung.filter(|_| why == Loss::Released).map_or(why, Loss::Broker);
                     ended = Some(why.to_string());
                     self.proxy_serves(turn, false, (joins, ended.clone())).await;
                 }
@@ -213,6 +231,7 @@ impl<'l> Membership<'l> {
             current: Cell::new(0),
             serving: watch::Sender::new(0),
             broker: watch::Sender::new(None),
+            watchdog: RefCell::default(),
             left: RefCell::default(),
             promotion: RefCell::new(Promotion::new(life.proxy.borrow().promotion)),
             promoted: watch::Sender::new(false),
@@ -483,6 +502,18 @@ impl<'l> Membership<'l> {
         }
     }
 
+    /// Has a broker killed that receives no messages; how it hangs, if it is killed for that.
+    fn broker_hangs(&self) -> Option<Hang> {
+        let (pid, how) = self.watchdog.borrow_mut().is_deaf()?;
+        let InstanceTask { mesh, instance, .. } = self.life;
+        mesh.hung.brokers.count();
+        let label = &instance.label;
+        self.life.say(&format!(
+            "the broker of {label}, process {pid}, {how}, and new connections wait for it: it is killed, with what goes through it, and started again"
+        ));
+        Some(how)
+    }
+
     /// Returns when a promoted instance has been quiet for long enough. Cancel safe.
     async fn until_quiet(&self) {
         let at = self.promotion.borrow().goes_back_at();
@@ -607,7 +638,8 @@ fn next_serving(serving: u64, number: u64, event: MemberEvent) -> u64 {
         MemberEvent::Lost(_)
         | MemberEvent::Joined
         | MemberEvent::Stalled
-        | MemberEvent::Used(_) => serving,
+        | MemberEvent::Used(_)
+        | MemberEvent::BrokerHangs => serving,
     }
 }
 

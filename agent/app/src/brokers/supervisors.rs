@@ -141,6 +141,13 @@ impl Supervisors {
         }
     }
 
+    /// Whether a supervisor serves a pod through a broker that has not ended.
+    pub(super) fn holds(&self, number: u64, uid: &str) -> bool {
+        let mut all = self.0.iter().filter(|one| one.number == number);
+        let held = all.find_map(|one| one.holds.get(uid));
+        held.is_some_and(|progress| *progress != PodProgress::Lost)
+    }
+
     /// Orders one supervisor to release a pod.
     pub(super) fn release(&mut self, number: u64, uid: &str, succeeded: bool) {
         if let Some(one) = self.get_mut(number) {

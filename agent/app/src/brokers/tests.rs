@@ -5,8 +5,14 @@ use leno_handover::KubeletProbes;
 use super::*;
 
 fn brokers() -> Arc<Brokers> {
-    let (brokers, _ended) = Brokers::new("/nonexistent".into(), Handle::current());
-    brokers
+    brokers_of("/nonexistent".into(), Path::new("/nonexistent"))
+}
+
+/// Finds pods and processes below this folder.
+fn brokers_of(program: PathBuf, node: &Path) -> Arc<Brokers> {
+    let host =
+        Host { cgroups: node.join("cgroup"), proc: node.join("proc"), netns: node.join("netns") };
+    Brokers::new(program, host, Handle::current()).0
 }
 
 pub(crate) fn pod(uid: &str) -> PlacedPod {
@@ -383,4 +389,34 @@ async fn a_supervisor_that_reports_its_end_when_it_connects_gets_no_pod_of_anoth
     let other = supervisor_since(&brokers, 1).await;
     assert_eq!(told(&other).await, serve("a", false));
     assert_eq!(told(&ends).await, successor(true));
+}
+
+/// New connections of the pod waited for it, without an end.
+#[tokio::test]
+async fn a_broker_that_hangs_is_killed_once_its_supervisor_reports_it() {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    let node = tempfile::tempdir().unwrap();
+    let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = process.id();
+    let write = |file: String, text: String| {
+        let file = node.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    };
+    write("cgroup/cgroup.controllers".to_owned(), String::new());
+    write("cgroup/kubepods/poda/leno-broker/cgroup.procs".to_owned(), pid.to_string());
+    write(format!("proc/{pid}/status"), "Name:\tleno-broker\nUid:\t2102\t2102\n".to_owned());
+    let brokers = brokers_of("/opt/leno-broker".into(), node.path());
+    let _broker = start(&brokers, pod("a"), true);
+    let supervisor = supervisor(&brokers).await;
+    assert_eq!(told(&supervisor).await, serve("a", false));
+    // The first one is of a pod that it does not serve.
+    for uid in ["b", "a"] {
+        report(&supervisor, &PlacementReport::BrokerHangs { uid: uid.to_owned() });
+    }
+    until(&brokers, |state| state.hung > 0).await;
+    let ended = tokio::task::spawn_blocking(move || process.wait()).await.unwrap().unwrap();
+    assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32));
+    assert_eq!(lock(&brokers.state).hung, 1);
 }

@@ -156,8 +156,10 @@ async fn a_process_that_a_signal_has_stopped_is_condemned_once_and_its_members_l
     let of_group = async {
         let (mut task, _process) = task();
         let mut condemned = task.watchdog.condemned();
-        let (member, _far, mut happened) = joining(1);
+        let (member, broker, mut happened) = joining(1);
         join(&mut task, member).await;
+        // One that receives nothing would be reported too.
+        broker.receive::<ServeOrder>().unwrap().unwrap();
         task.watchdog.started(pid);
         task.heard(Some(MemberReport::ALIVE));
         task.look();

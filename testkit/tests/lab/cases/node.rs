@@ -90,6 +90,7 @@ pub(super) fn cases() -> Vec<Case> {
         once!(a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named),
         once!(a_sidecar_that_hangs_is_replaced_and_named),
         alone!(a_killed_broker_ends_its_own_workload_alone),
+        once!(a_broker_that_hangs_is_replaced_and_named_once_a_connection_waits_for_it),
         alone!(a_process_without_a_free_descriptor_keeps_its_members),
         alone!(a_change_of_share_under_load_loses_and_cuts_nothing),
         alone!(
@@ -349,7 +350,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         let shown = "started again once (it was stopped by a signal and was replaced)";
         ensure!(check.matches(shown).count() == 2, "{check}");
 
-        // It passes no traffic, so that it is named alone.
+        // It passes no traffic, so that it is named alone while no connection waits for it.
         let broker = MeshProcess::Broker("web-0");
         lab.kill(broker, Signal::SIGSTOP)?;
         let check = command::run(&mut lab.leno("check"), LIMIT)?;
@@ -418,6 +419,46 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
         ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
         ensure!(lab.status()?.instance("client-0")?.proxy_restarts == 0);
         Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// Each connection waited until it gave up, and nothing named the cause. A broker that is stopped passes no traffic, so that
+/// streams go on until a connection waits for it.
+fn a_broker_that_hangs_is_replaced_and_named_once_a_connection_waits_for_it(
+    capture: Capture,
+) -> Result<()> {
+    const BROKER: MeshProcess<'_> = MeshProcess::Broker("client-0");
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let (node, broker) = (lab.pid_of(GROUP)?, lab.pid_of(BROKER)?);
+        let go = lab.directory().join("go");
+        let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
+        lab.kill(BROKER, Signal::SIGSTOP)?;
+        fs::write(go, "")?;
+        has_nothing_lost(stream)?;
+        let said = format!(
+            "client-0, process {broker}, was stopped by a signal, and new connections wait"
+        );
+        ensure!(!lab.log().contains(&said), "it was replaced although nothing waited for it");
+        // Each takes a socket of those that the process has in stock, until it wants more.
+        let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
+        wait::until("the end of a broker that hangs", LIMIT, || {
+            let _late = lab.talk("client", "apart:9000", &steps)?;
+            Ok(lab.log().contains(&said).then_some(()))
+        })?;
+        lab.wait_for("the next broker", |s| {
+            let ended = "lost its broker, which was stopped by a signal and was replaced";
+            s.ready()
+                && s.instance("client-0").is_ok_and(|client| {
+                    client.proxy_restarts > 0 && client.proxy_ended.as_deref() == Some(ended)
+                })
+        })?;
+        ensure!(lab.pid_of(BROKER)? != broker);
+        ensure!(metric(&lab, "leno_broker_processes_hung_total", &[])? == 1);
+        ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
+        ensure!(lab.status()?.instance("web-0")?.proxy_restarts == 0);
+        echoes(&lab, "apart:9000")
     };
     lab.explain(outcome())
 }
