@@ -1,12 +1,14 @@
 //! The application of this workload, on one port.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::iter::once_with;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use leno_pool::{CONN_IDLE, Lent, Pool, PoolError};
 use leno_transport::{
-    CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, Passage, connect, own_addresses,
+    CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, Passage, connect, interface_addresses,
+    own_addresses,
 };
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -36,8 +38,9 @@ enum Path {
 pub(crate) struct Server {
     /// The address the client dialled.
     dialled: SocketAddr,
-    /// Whether it may be looked for on loopback too, on the same port.
-    on_loopback: bool,
+    /// Whether it may be looked for elsewhere in the namespace too, on the same port: on loopback, and on the workload's
+    /// addresses of the other family.
+    elsewhere: bool,
     /// The address that answered last.
     answers: Cell<SocketAddr>,
     /// It has sent HTTP/2's SETTINGS before its client had said anything.
@@ -58,23 +61,19 @@ pub(crate) enum NoStream {
 }
 
 impl Server {
-    pub(crate) fn new(
-        dialled: SocketAddr,
-        on_loopback: bool,
-        limits: &Rc<leno_h2::Limits>,
-    ) -> Self {
+    pub(crate) fn new(dialled: SocketAddr, elsewhere: bool, limits: &Rc<leno_h2::Limits>) -> Self {
         Self {
             dialled,
-            on_loopback,
+            elsewhere,
             answers: Cell::new(dialled),
             http2_first: Cell::new(false),
             pool: Pool::new(Rc::clone(limits), CONN_IDLE),
         }
     }
 
-    /// Whether it may be looked for on loopback.
-    pub(crate) fn on_loopback(&self) -> bool {
-        self.on_loopback
+    /// Whether it may be looked for elsewhere than on the address that the client dialled.
+    pub(crate) fn is_looked_for(&self) -> bool {
+        self.elsewhere
     }
 }
 
@@ -123,8 +122,9 @@ impl Application {
         })
     }
 
-    /// Connects where it answered last, then on the address the client dialled, then, where it may
-    /// be there, on loopback of either family, for an application that is bound to that only.
+    /// Connects where it answered last, then on the address the client dialled, then, where it may be there, on loopback of
+    /// either family, and on the workload's addresses of the family that the client has not dialled: for an application
+    /// that is bound to one of these only.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let server = &*self.server;
         if let Path::Service(passage) = &self.path {
@@ -135,8 +135,16 @@ impl Application {
             Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
             other => return other,
         };
-        for candidate in own_addresses(server.dialled) {
-            if candidate == last || candidate != server.dialled && !server.on_loopback {
+        let others = || {
+            let own = interface_addresses().inspect_err(|error| {
+                tracing::debug!(%error, "the application is not looked for in the other address family");
+            });
+            of_other_family(own.unwrap_or_default(), server.dialled)
+        };
+        // They are read once nothing else has answered.
+        let others = once_with(others).flatten();
+        for candidate in own_addresses(server.dialled).into_iter().chain(others) {
+            if candidate == last || candidate != server.dialled && !server.elsewhere {
                 continue;
             }
             if let Ok(stream) = self.connect_to(candidate).await {
@@ -158,14 +166,24 @@ impl Application {
     }
 }
 
+/// The addresses of the other family than the one that was dialled, without loopback.
+fn of_other_family(own: Vec<IpAddr>, dialled: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+    let is_other = move |ip: &IpAddr| {
+        // An address of one link cannot be connected to without its interface.
+        let of_one_link = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        ip.is_ipv4() != dialled.is_ipv4() && !ip.is_loopback() && !of_one_link
+    };
+    own.into_iter().filter(is_other).map(move |ip| SocketAddr::new(ip, dialled.port()))
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
 
-    fn application(dialled: SocketAddr, on_loopback: bool) -> Application {
-        Application::new(None, Rc::new(Server::new(dialled, on_loopback, &Rc::default())))
+    fn application(dialled: SocketAddr, elsewhere: bool) -> Application {
+        Application::new(None, Rc::new(Server::new(dialled, elsewhere, &Rc::default())))
     }
 
     #[tokio::test]
@@ -177,6 +195,18 @@ mod tests {
         application.connect().await.unwrap();
         assert_eq!(application.server.answers.get(), listener.local_addr().unwrap());
         application.connect().await.unwrap();
+    }
+
+    #[test]
+    fn an_application_is_looked_for_on_addresses_of_the_family_that_was_not_dialled() {
+        let own = ["127.0.0.1", "10.0.0.7", "::1", "fd00::7", "fe80::1"];
+        let own = own.map(|ip| ip.parse().unwrap());
+        let others = |dialled: &str| {
+            let found = of_other_family(own.to_vec(), dialled.parse().unwrap());
+            found.map(|at| at.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(others("[fd00::7]:8080"), ["10.0.0.7:8080"]);
+        assert_eq!(others("10.0.0.7:8080"), ["[fd00::7]:8080"]);
     }
 
     #[tokio::test]

@@ -508,8 +508,8 @@ impl Applications {
     }
 
     fn server(&self, destination: SocketAddr, client: Option<IpAddr>) -> Rc<Server> {
-        let on_loopback = self.shared.is_named(destination.port());
-        self.servers.get((destination, client), on_loopback, &self.shared.h2_limits)
+        let elsewhere = self.shared.is_named(destination.port());
+        self.servers.get((destination, client), elsewhere, &self.shared.h2_limits)
     }
 }
 

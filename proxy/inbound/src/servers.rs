@@ -20,16 +20,16 @@ type ServerKey = (SocketAddr, Option<IpAddr>);
 pub(crate) struct Servers(RefCell<HashMap<ServerKey, Rc<Server>>>);
 
 impl Servers {
-    /// The pool of `key`, in which the application is looked for on loopback too if `on_loopback`.
+    /// The pool of `key`, in which the application is looked for on other addresses of the workload too if `elsewhere`.
     pub(crate) fn get(
         &self,
         key: ServerKey,
-        on_loopback: bool,
+        elsewhere: bool,
         limits: &Rc<leno_h2::Limits>,
     ) -> Rc<Server> {
         let mut servers = self.0.borrow_mut();
         if let Some(known) = servers.get(&key)
-            && known.on_loopback() == on_loopback
+            && known.is_looked_for() == elsewhere
         {
             return Rc::clone(known);
         }
@@ -40,7 +40,7 @@ impl Servers {
         if servers.len() >= MAX_SERVERS {
             servers.retain(|_, server| Rc::strong_count(server) > 1);
         }
-        let server = Rc::new(Server::new(key.0, on_loopback, limits));
+        let server = Rc::new(Server::new(key.0, elsewhere, limits));
         if servers.len() < MAX_SERVERS {
             // One with other rights goes with its connections.
             servers.insert(key, Rc::clone(&server));

@@ -1,15 +1,16 @@
 //! The addresses that applications see of each other, and applications that are hard to reach.
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::Lab;
+use leno_testkit::lab::{Capture, Lab, LabOptions};
 use leno_testkit::peer::{Event, Step};
 
 use super::programs::{everywhere, socket, virtual_address};
-use super::{Case, shared};
+use super::{Case, alone, shared};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         shared!(an_application_on_loopback_only_is_reached),
+        alone!(an_application_of_one_address_family_is_reached_by_clients_of_the_other),
         shared!(a_server_that_speaks_first_is_not_kept_waiting),
         shared!(bytes_are_relayed_both_ways_after_a_half_close),
         shared!(a_client_sees_the_address_it_dialled),
@@ -27,6 +28,71 @@ fn an_application_on_loopback_only_is_reached(lab: &Lab) -> Result<()> {
         ensure!(said == "abcdefghijklm", "got {said:?}");
         Ok(())
     })
+}
+
+/// Listens on the one address of its instance that is of this family.
+const OF_ONE_FAMILY: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [sleep, '100000']}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: four, namespace: lab, labels: {app: four}}
+spec:
+  command: [python3, '@DIR@/own.py', AF_INET]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: six, namespace: lab, labels: {app: six}}
+spec:
+  command: [python3, '@DIR@/own.py', AF_INET6]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+const OWN: &str = r"
+import http.server, socket, sys
+class Own(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header('Content-Length', '4')
+        self.end_headers()
+        self.wfile.write(b'own\n')
+    def log_message(self, *_):
+        pass
+family = getattr(socket, sys.argv[1])
+http.server.ThreadingHTTPServer.address_family = family
+own = socket.getaddrinfo(socket.gethostname(), 8080, family, socket.SOCK_STREAM)[0][4]
+assert own[0] not in ('127.0.0.1', '::1'), own
+http.server.ThreadingHTTPServer(own, Own).serve_forever()
+";
+
+/// Regression: it answered 503 where the name of its service was resolved to an address of the other family.
+fn an_application_of_one_address_family_is_reached_by_clients_of_the_other(
+    capture: Capture,
+) -> Result<()> {
+    let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
+    let lab = Lab::start(&options, OF_ONE_FAMILY, |directory| {
+        Ok(std::fs::write(directory.join("own.py"), OWN)?)
+    })?;
+    let outcome = || -> Result<()> {
+        for server in ["four", "six"] {
+            lab.reach("client", &format!("{server}:8080"))?;
+            let mut hosts = vec![server.to_owned()];
+            for ipv6 in [false, true] {
+                hosts.push(lab.status()?.address(server, ipv6)?.to_string());
+            }
+            for host in hosts {
+                let url = url(&host, 8080, "/");
+                let said = lab.text("client", &["curl", "-sS", "--fail", "-m", "20", "-g", &url]);
+                ensure!(said.with_context(|| format!("{server}: {url}"))? == "own\n");
+            }
+        }
+        Ok(())
+    };
+    lab.explain(outcome())
 }
 
 fn a_server_that_speaks_first_is_not_kept_waiting(lab: &Lab) -> Result<()> {
