@@ -8,6 +8,7 @@
 //! ```
 
 mod application;
+mod failures;
 mod finishing;
 mod health;
 mod leftovers;

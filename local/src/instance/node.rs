@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::failures::RepeatedFailures;
 use super::proxies::ProxyTurn;
 use super::{
     CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, MeshContext,
@@ -328,6 +329,7 @@ impl<'l> Membership<'l> {
         let mut leaves = self.turn.leaves.clone();
         let (mut stop, mut wanted) = (self.life.stop.clone(), self.life.proxy.clone());
         let (mut broker, mut promoted) = (self.broker.subscribe(), self.promoted.subscribe());
+        let mut failures = RepeatedFailures::default();
         loop {
             broker.borrow_and_update();
             let settings = wanted.borrow_and_update().clone();
@@ -338,10 +340,16 @@ impl<'l> Membership<'l> {
                 false => declared,
             };
             let next = match self.enter((name.as_deref(), revision)).await {
-                Ok(next) => next,
+                Ok(next) => {
+                    failures.clear();
+                    next
+                }
                 Err(error) => {
-                    self.life.complain(&error);
-                    self.life.proxy_waits(self.turn, Some(error.chain())).await;
+                    let why = error.chain();
+                    if let Some(line) = failures.failed(&why, Instant::now()) {
+                        self.life.say(&format!("{}: {line}", self.life.instance.label));
+                        self.life.proxy_waits(self.turn, Some(why)).await;
+                    }
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN) => continue,
                         _ = stop.wait_for(|stop| *stop >= StopStage::All) => return false,

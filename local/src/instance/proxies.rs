@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -18,6 +18,7 @@ use leno_capture::{Backend, Captured};
 use leno_supervise::StopStage;
 use tokio::sync::watch;
 
+use super::failures::RepeatedFailures;
 use super::waits::Awaited;
 use super::{InstanceChange, InstanceResources, InstanceTask, joined};
 use crate::error::{Error, Result};
@@ -99,15 +100,15 @@ impl InstanceTask {
         let (mut current, turn) = ProxyTurn::new(first.is_some(), false);
         turns.push(self.turn(place, first, turn));
         let mut next: Option<TurnHandle> = None;
-        // The last error that was printed about starting the other mode.
-        let mut said = None;
+        // Of starting the other mode.
+        let mut failures = RepeatedFailures::default();
         loop {
             let is_node = wanted.borrow_and_update().group.is_some();
             if let Some(unwanted) = next.take_if(|next| next.is_node != is_node) {
                 unwanted.leaves.send_replace(true);
             }
             if is_node == current.is_node {
-                said = None;
+                failures.clear();
                 self.waits_for(Awaited::ProxyMode, None).await;
             }
             let mut waits = false;
@@ -117,18 +118,19 @@ impl InstanceTask {
                     Ok(group) => {
                         let (held, turn) = ProxyTurn::new(is_node, true);
                         turns.push(self.turn(place, group, turn));
-                        (next, said) = (Some(held), None);
+                        next = Some(held);
+                        failures.clear();
                         let proxy = if is_node { "node proxy" } else { "own proxy" };
                         let why = format!("its {proxy} does not serve it yet");
                         self.waits_for(Awaited::ProxyMode, Some(why)).await;
                     }
                     Err(error) => {
                         let why = error.chain();
-                        if said.as_ref() != Some(&why) {
-                            self.complain(&error);
-                            self.waits_for(Awaited::ProxyMode, Some(why.clone())).await;
+                        if let Some(line) = failures.failed(&why, Instant::now()) {
+                            self.say(&format!("{}: {line}", self.instance.label));
+                            self.waits_for(Awaited::ProxyMode, Some(why)).await;
                         }
-                        (said, waits) = (Some(why), true);
+                        waits = true;
                     }
                 }
             }
