@@ -502,6 +502,15 @@ const PARTS = [
   ["Changes", "changes"],
 ];
 
+/** Waits until a table of a page has a text; the error has what the page shows instead. */
+async function shows(page, name, text) {
+  try {
+    await page.locator("main td", { hasText: text }).first().waitFor();
+  } catch (error) {
+    throw new Error(`${name} does not show ${text}: ${await page.locator("main").innerText()}`, { cause: error });
+  }
+}
+
 /**
  * Every page of a cluster's observer itself, with the token of a reader in the address. LENO_SEEN are the namespaces that the
  * reader sees, LENO_HIDDEN what no page may show.
@@ -526,7 +535,7 @@ async function cluster() {
       const text = await page.locator("main").innerText();
       for (const word of hidden) assert.ok(!text.includes(word), `${name} shows ${word}: ${text}`);
       if (["Mesh", "Policies", "Proxies", "Connections"].includes(name)) {
-        for (const word of seen) await page.locator("main td", { hasText: `${word}/` }).first().waitFor();
+        for (const word of seen) await shows(page, name, `${word}/`);
         if (seen.length === 0) assert.equal(await page.locator("main td", { hasText: "/" }).count(), 0, text);
       }
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
