@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-first=1857e9c6224d72e5c0b336dad25c502f93d70bd2
+first=406831c6e15f2d37898ce7602d7a887c04da0922
 minor=$(sed -n 's/^version = "\([0-9]*\.[0-9]*\)\..*/\1/p' Cargo.toml | head -n 1)
 release=$(git tag --list 'v[0-9]*' --sort=-version:refname | grep -v "^v${minor//./\\.}\." | head -n 1 || true)
 commit=${BEFORE:-${release:-$first}}
