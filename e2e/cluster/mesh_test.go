@@ -200,9 +200,16 @@ func (m mesh) agentIsKilled() {
 		brokers := m.startedAs(1, "leno-broker")
 		m.must(run1(m.administer("delete", "pod", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-agent", "--grace-period=0", "--force")))
 		m.agentIsThere()
-		if after := m.startedAs(1, "leno-broker"); inNodeMode() == (len(brokers) == 0) || !slices.Equal(after, brokers) {
-			m.t.Errorf("%s: brokers %v after %v", backend, after, brokers)
+		if inNodeMode() == (len(brokers) == 0) {
+			m.t.Errorf("%s: brokers %v", backend, brokers)
 		}
+		// Where the agent of before ends late, the next one starts a broker of its own, which ends once the supervisor connects.
+		m.until("the brokers of before alone", func() error {
+			if after := m.startedAs(1, "leno-broker"); !slices.Equal(after, brokers) {
+				return fmt.Errorf("%s: brokers %v after %v", backend, after, brokers)
+			}
+			return nil
+		})
 		if output := strings.TrimSpace(<-done); output != "end" {
 			m.t.Errorf("%s: %s", backend, output)
 		}
