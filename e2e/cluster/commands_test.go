@@ -106,26 +106,18 @@ func (m mesh) stats() error {
 }
 
 func (m mesh) explains() {
-	said, err := m.leno("explain", "-n", "shop", "deploy/shopper", "--", "GET", "http://till/").CombinedOutput()
-	if err != nil {
-		m.t.Fatalf("leno explain: %v\n%s", err, said)
-	}
+	said := m.prints("explain", "-n", "shop", "deploy/shopper", "--", "GET", "http://till/")
 	pod := m.output(m.t, "get", "pods", "-n", "shop", "-l", "app=till", "-o", "jsonpath={.items[0].metadata.name}")
 	for _, wanted := range []string{"client       shop/shopper\n", pod, "mTLS, spiffe://cluster.local/ns/shop/sa/default"} {
-		if !strings.Contains(string(said), wanted) {
+		if !strings.Contains(said, wanted) {
 			m.t.Errorf("%q is not in\n%s", wanted, said)
 		}
 	}
-	if said, err := m.leno("analyze", "shop").CombinedOutput(); err != nil {
-		m.t.Errorf("leno analyze shop: %v\n%s", err, said)
-	}
+	m.prints("analyze", "shop")
 }
 
 func (m mesh) diagnoses() {
-	output, err := m.leno("diagnostics", "proxy", "-n", "shop", "deploy/shopper", "-o", "json").Output()
-	if err != nil {
-		m.t.Fatalf("leno diagnostics proxy: %v%s\n%s", err, problem(err), output)
-	}
+	output := m.prints("diagnostics", "proxy", "-n", "shop", "deploy/shopper", "-o", "json")
 	var report struct {
 		Pod    struct{ Node, Image string }
 		Config struct {
@@ -141,7 +133,7 @@ func (m mesh) diagnoses() {
 			}
 		}
 	}
-	m.must(json.Unmarshal(output, &report))
+	m.must(json.Unmarshal([]byte(output), &report))
 	config := report.Config
 	image := proxyImage
 	if inNodeMode() {
@@ -176,10 +168,7 @@ func (m mesh) diagnoses() {
 // diagnosesCapture checks that the agent of a pod's node reports how the pod is captured, and only to clients on the
 // node.
 func (m mesh) diagnosesCapture() {
-	output, err := m.leno("diagnostics", "capture", "-n", "shop", "deploy/shopper", "-o", "json").Output()
-	if err != nil {
-		m.t.Fatalf("leno diagnostics capture: %v%s\n%s", err, problem(err), output)
-	}
+	output := m.prints("diagnostics", "capture", "-n", "shop", "deploy/shopper", "-o", "json")
 	var report struct {
 		Pod     struct{ Node string }
 		Capture struct {
@@ -189,16 +178,15 @@ func (m mesh) diagnosesCapture() {
 		}
 		ProxyCaptured bool `json:"proxy_captured"`
 	}
-	m.must(json.Unmarshal(output, &report))
+	m.must(json.Unmarshal([]byte(output), &report))
 	capture := report.Capture
 	// A node proxy is not in the pod's namespace, so that it says nothing of that.
 	if capture.State != "captured" || capture.Backend != "ebpf" || capture.Origin == "" || capture.Since == 0 ||
 		capture.Connections["outbound_captured"] == 0 || report.ProxyCaptured == inNodeMode() {
 		m.t.Errorf("it says %s", output)
 	}
-	said, err := m.leno("diagnostics", "capture", "--node", report.Pod.Node).CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "shop/shopper-") {
-		m.t.Errorf("leno diagnostics capture --node: %v\n%s", err, said)
+	if said := m.prints("diagnostics", "capture", "--node", report.Pod.Node); !strings.Contains(said, "shop/shopper-") {
+		m.t.Errorf("leno diagnostics capture --node: %s", said)
 	}
 	for _, command := range [][]string{{"flows", "shopper"}, {"flows", "--requests"}, {"ebpf", "status"}} {
 		// What a process counts for its further pods is found within a minute.
@@ -220,9 +208,7 @@ func (m mesh) diagnosesCapture() {
 func (m mesh) reports() {
 	folder := m.t.TempDir()
 	file := filepath.Join(folder, "report.tar.gz")
-	if said, err := m.leno("bug-report", "--file", file).CombinedOutput(); err != nil {
-		m.t.Errorf("leno bug-report: %v\n%s", err, said)
-	}
+	m.prints("bug-report", "--file", file)
 	m.must(run1(exec.CommandContext(m.t.Context(), "tar", "-xzf", file, "-C", folder)))
 	seen := map[string]int{}
 	m.must(filepath.WalkDir(filepath.Join(folder, "report"), func(path string, entry os.DirEntry, err error) error {
@@ -253,6 +239,20 @@ func (m mesh) reports() {
 			m.t.Errorf("the report has no %s: %v", wanted, seen)
 		}
 	}
+}
+
+// prints runs a command of `leno` until it succeeds, and returns what it prints: the API server of a busy machine may not answer
+// in time.
+func (m mesh) prints(arguments ...string) string {
+	m.t.Helper()
+	var output []byte
+	m.until("leno "+strings.Join(arguments, " "), func() (err error) {
+		if output, err = m.leno(arguments...).Output(); err != nil {
+			return fmt.Errorf("%w%s\n%s", err, problem(err), output)
+		}
+		return nil
+	})
+	return string(output)
 }
 
 // problem is the standard error of a failed command.
