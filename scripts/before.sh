@@ -6,7 +6,7 @@
 #   BEFORE=COMMIT scripts/before.sh      of another commit
 #
 # The release is the newest one of an earlier minor version. Until there is one, it is the last commit before the control plane
-# had AuthorizationPolicies: such a proxy speaks today's version of discovery and lacks a feature (decision 132).
+# had AuthorizationPolicies whose lock file is complete: such a proxy speaks today's version of discovery and lacks a feature (decision 132).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

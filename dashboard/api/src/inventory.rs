@@ -34,6 +34,9 @@ const MAX_NAMED: usize = 100;
 /// the last half minute to minute.
 const APART_MS: u64 = 30_000;
 const PAGES: usize = 3;
+/// Oldest page that new counts are compared with. An agent that misses one poll of an observer of a cluster has counts
+/// again at the next one, and one that misses two does not.
+const OLDEST_MS: u64 = 75_000;
 
 /// The proxies of a mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -205,12 +208,17 @@ pub struct DroppedPackets {
 pub(crate) struct Inventory {
     lists: InventoryLists,
     /// The flow counts of each agent, the oldest first.
-    flows: BTreeMap<String, VecDeque<(u64, FlowCounts)>>,
+    flows: BTreeMap<String, FlowPages>,
+    /// When the agents were polled last. The last page of an agent that did not answer then is older.
+    flows_at_ms: u64,
     silent: Vec<String>,
     trimmed: Vec<String>,
     trimmed_nodes: usize,
     flows_left_out: u64,
 }
+
+/// Pages of one agent, each with the time when it was read.
+type FlowPages = VecDeque<(u64, FlowCounts)>;
 
 /// The answer of an agent: its name, and its flow counts or why there are none.
 pub type AgentPage = (String, Result<FlowCounts, String>);
@@ -237,14 +245,25 @@ impl Inventory {
         self.trimmed.clear();
         self.trimmed_nodes = 0;
         self.flows_left_out = 0;
-        let sizes = pages.iter().filter_map(|(_, page)| Some(page.as_ref().ok()?.rows()));
-        let most = equal_part(sizes.take(MAX_AGENTS).collect(), MAX_FLOWS);
+        self.flows_at_ms = now_ms;
         let mut before = std::mem::take(&mut self.flows);
+        for pages in before.values_mut() {
+            pages.retain(|(at_ms, _)| at_ms + OLDEST_MS >= now_ms);
+        }
+        before.retain(|_, pages| !pages.is_empty());
+        let sizes = pages.iter().filter_map(|(agent, page)| match page {
+            Ok(page) => Some(page.rows()),
+            Err(_) => Some(before.get(agent)?.back()?.1.rows()),
+        });
+        let most = equal_part(sizes.take(MAX_AGENTS).collect(), MAX_FLOWS);
         for (agent, page) in pages.into_iter().take(MAX_AGENTS) {
-            // If an agent does not answer now, its earlier counts are out of date and are dropped, too.
             let mut page = match page {
                 Ok(page) => page,
+                // Its earlier counts are not shown, but those of its next answer are compared with them.
                 Err(why) => {
+                    if let Some(kept) = before.remove(&agent) {
+                        self.flows.insert(agent.clone(), kept);
+                    }
                     if self.silent.len() < MAX_NAMED {
                         self.silent.push(format!("{agent}: {why}"));
                     }
@@ -281,7 +300,7 @@ impl Inventory {
         let mut sums: BTreeMap<FlowEnds, FlowSums> = BTreeMap::new();
         let mut drops: BTreeMap<(NamespacedName, String), f64> = BTreeMap::new();
         let mut span_ms = 0;
-        for pages in self.flows.values() {
+        for pages in self.answered() {
             let (Some((from_ms, first)), Some((to_ms, last))) = (pages.front(), pages.back())
             else {
                 continue;
@@ -335,10 +354,17 @@ impl Inventory {
         }
     }
 
+    /// The pages of the agents that have answered the last poll.
+    fn answered(&self) -> impl Iterator<Item = &FlowPages> {
+        let is_last =
+            |pages: &&FlowPages| pages.back().is_some_and(|one| one.0 == self.flows_at_ms);
+        self.flows.values().filter(is_last)
+    }
+
     /// The lowest level of accounting of all agents.
     fn level(&self) -> Option<String> {
         const LEVELS: [&str; 5] = ["off", "aggregated", "sockets", "packets", "full"];
-        let last = self.flows.values().filter_map(|pages| pages.back()?.1.level.as_deref());
+        let last = self.answered().filter_map(|pages| pages.back()?.1.level.as_deref());
         let place = |level: &&str| LEVELS.iter().position(|one| one == level);
         last.min_by_key(place).map(str::to_owned)
     }
@@ -350,7 +376,7 @@ impl Inventory {
         if level.is_some() {
             return None;
         }
-        Some(match (self.flows.is_empty(), self.silent.is_empty()) {
+        Some(match (self.answered().next().is_none(), self.silent.is_empty()) {
             (true, true) => "no agent has been asked yet".to_owned(),
             (true, false) => "no agent of a node answers the observer".to_owned(),
             (false, _) => {

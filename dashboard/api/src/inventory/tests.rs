@@ -188,6 +188,30 @@ fn connections_are_those_of_the_last_minute() {
 }
 
 #[test]
+fn an_agent_that_misses_one_poll_has_counts_at_the_next_one() {
+    let mut inventory = Inventory::default();
+    let mut poll = |at_s: u32, answers: bool| {
+        let answer = answers.then(|| page(at_s)).ok_or("timed out".to_owned());
+        inventory.take_flows(vec![("node-1".to_owned(), answer)], u64::from(at_s) * 1_000);
+        let flows = inventory.flows(&VisibleNamespaces::All);
+        (flows.flows.is_empty(), flows.span_s)
+    };
+    let polls = [
+        (0, true, (true, 0.0)),
+        (30, true, (false, 30.0)),
+        (60, false, (true, 0.0)),
+        (90, true, (false, 60.0)),
+        (120, false, (true, 0.0)),
+        (150, false, (true, 0.0)),
+        (180, true, (true, 0.0)),
+        (210, true, (false, 30.0)),
+    ];
+    for (at_s, answers, shown) in polls {
+        assert_eq!(poll(at_s, answers), shown, "after {at_s} s");
+    }
+}
+
+#[test]
 fn every_list_is_bounded_and_says_so() {
     let mut inventory = Inventory::default();
     let one = proxy("shop", "web", "x");
