@@ -120,17 +120,12 @@ for step in "$@"; do
     >"$logs/$step.row"
 done
 
-# Steps that did not run today keep their row.
+# The text above the table stays, and so do the rows of steps that did not run today.
 {
-  cat <<END
-# Status
-
-What takes too long for every change, and when it ran last. \`make nightly\` writes this page; \`scripts/nightly.sh NAME...\`
-runs some of it. Last run: $(date -u +%F), Linux $(uname -r), $(nproc) processors.
-
-| | result | date | commit | took | |
-|---|---|---|---|---|---|
-END
+  sed -n '/^| | result/q;p' "$page" |
+    sed "s|^Last run: .*|Last run: $(date -u +%F), Linux $(uname -r), $(nproc) processors.|"
+  echo '| | result | date | commit | took | |'
+  echo '|---|---|---|---|---|---|'
   for step in "${steps[@]}"; do
     start="| $(row "$step") |"
     if [[ " $* " == *" $step "* ]]; then
