@@ -3,10 +3,11 @@
 //! Exit codes: see [`leno_console`].
 
 mod commands;
+mod overview;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
@@ -83,7 +84,10 @@ enum Command {
 
 fn main() -> ExitCode {
     completion::complete(Cli::command);
-    let cli = match Cli::try_parse() {
+    if let Some(words) = bench::help(std::env::args_os().skip(1)) {
+        return leno_console::ended("leno", &bench::start(&words));
+    }
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return leno_console::not_parsed(error),
     };
@@ -130,6 +134,13 @@ fn main() -> ExitCode {
         Command::Version => commands::print(&format!("leno {VERSION}\n")).map(|()| true),
     };
     leno_console::ended("leno", &done)
+}
+
+/// Parses the command line. Unlike `Cli::try_parse`, its help has the commands in sections.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = overview::in_sections(Cli::command());
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 #[cfg(test)]

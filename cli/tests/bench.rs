@@ -59,6 +59,23 @@ fn runs(out: &Path, (scenario, generators): (&str, &str), meshes: &str) -> Vec<R
 }
 
 #[test]
+fn help_explains_the_commands_of_the_separate_program() {
+    let ask = |words: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_leno")).args(words).output().expect("leno can be run")
+    };
+    let asked = ask(&["help", "bench", "run"]);
+    assert_eq!((asked.status.code(), text(&asked.stderr)), (Some(0), String::new()));
+    let help = text(&asked.stdout);
+    assert!(help.contains("Usage: leno bench run "), "{help}");
+    assert_eq!(help, text(&ask(&["bench", "run", "--help"]).stdout));
+    let all = text(&ask(&["help", "bench"]).stdout);
+    assert!(all.contains("\n  client-address "), "{all}");
+    let unknown = ask(&["help", "bench", "nonsense"]);
+    assert_eq!(unknown.status.code(), Some(64), "{unknown:?}");
+    assert!(text(&unknown.stderr).contains("unrecognized subcommand 'nonsense'"), "{unknown:?}");
+}
+
+#[test]
 fn a_run_measures_every_mesh_and_its_report_says_so() {
     if !is_root() {
         return;

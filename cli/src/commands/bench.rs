@@ -13,15 +13,28 @@ use leno_local::program;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    /// The arguments of `leno-bench`; `leno bench help` lists its commands
+    /// The arguments of `leno-bench`; `leno bench help` lists its commands, `leno help bench run` explains one
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process by `leno-bench`; returns only if that fails.
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
+    start(&bench.arguments)
+}
+
+/// The arguments of `leno-bench` for `leno help bench ...`, if that is the command line: the parser of `leno` does not know
+/// the commands of `leno-bench`.
+pub(crate) fn help(words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
+    let words: Vec<OsString> = words.collect();
+    let [first, second, of @ ..] = words.as_slice() else { return None };
+    let is_of_bench = first == "help" && second == "bench";
+    is_of_bench.then(|| [std::slice::from_ref(first), of].concat())
+}
+
+/// Replaces this process by `leno-bench`; returns only if that fails.
+pub(crate) fn start(arguments: &[OsString]) -> Result<bool> {
     let found = program::find("leno-bench").ok_or_else(|| program::missing("leno-bench"))?;
     // The usage texts of `leno-bench` then say `leno bench`.
-    let failed = Command::new(&found).arg0("leno bench").args(&bench.arguments).exec();
+    let failed = Command::new(&found).arg0("leno bench").args(arguments).exec();
     Err(anyhow!(failed)).with_context(|| format!("starting {}", found.display()))
 }
