@@ -73,14 +73,14 @@ pub enum Error {
     #[error("needs root: put `sudo env PATH=$PATH` before the command")]
     NeedsRoot,
     /// The mesh has no such workload.
-    #[error("mesh {mesh:?} has no workload {wanted:?}; it has: {present}")]
+    #[error("mesh {mesh:?} has no workload {wanted:?}: {remedy}")]
     NoWorkload {
         /// The name of the mesh.
         mesh: String,
         /// The name that the user gave.
         wanted: String,
-        /// The workloads of the mesh.
-        present: String,
+        /// The name that was probably meant, or the workloads of the mesh.
+        remedy: String,
     },
     /// The mesh has no instance in such a namespace.
     #[error("no namespace {wanted} in mesh {mesh}: it has {present}")]

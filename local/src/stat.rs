@@ -10,7 +10,7 @@ use crate::admin::Admin;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns::Netns;
-use crate::status::{MeshStatus, ProxyProcess};
+use crate::status::MeshStatus;
 
 /// How long a proxy may take to answer. The others answer within milliseconds, and the result has to wait. With this
 /// bound `leno stat`, whose window is a second, takes less than two.
@@ -27,17 +27,8 @@ const AT_ONCE: usize = 16;
 pub async fn scrape(layout: &Layout, before: Option<&Scrape>) -> Result<Scrape> {
     let status = MeshStatus::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
-    let instances = status.instances.iter().map(|instance| {
-        let named = StatInstance {
-            namespace: instance.namespace.clone(),
-            workload: instance.workload.clone(),
-            name: instance.name.clone(),
-            meshed: instance.meshed,
-            ready: instance.ready,
-            proxy: instance.proxy.as_ref().map(ProxyProcess::reported),
-        };
-        (named, instance.addresses.first().copied())
-    });
+    let instances =
+        status.instances.iter().map(|one| (one.reported(), one.addresses.first().copied()));
     Ok(ask(&status.mesh, instances, |address| Admin::at(&switch, address), before).await)
 }
 

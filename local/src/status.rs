@@ -6,7 +6,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use leno_types::MtlsMode;
+use leno_observe::stat::StatInstance;
+use leno_types::{MtlsMode, nearest};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
@@ -293,6 +294,19 @@ impl InstanceStatus {
         self.ready || self.phase.is_settled()
     }
 
+    /// The instance in a report of figures. One that takes no traffic on purpose counts as ready.
+    #[must_use]
+    pub fn reported(&self) -> StatInstance {
+        StatInstance {
+            namespace: self.namespace.clone(),
+            workload: self.workload.clone(),
+            name: self.name.clone(),
+            meshed: self.meshed,
+            ready: self.settled(),
+            proxy: self.proxy.as_ref().map(ProxyProcess::reported),
+        }
+    }
+
     /// Whether the last run of its schedule has failed.
     #[must_use]
     pub fn has_failed_run(&self) -> bool {
@@ -411,12 +425,17 @@ impl MeshStatus {
         let mut by_name = self.instances.iter().filter(here).filter(|i| i.name == wanted);
         let mut by_workload = self.instances.iter().filter(here).filter(|i| i.workload == wanted);
         let found = by_workload.next().or_else(|| by_name.next()).ok_or_else(|| {
-            let present = |i: &InstanceStatus| format!("{}/{}", i.namespace, i.name);
-            let present: Vec<String> = self.instances.iter().map(present).collect();
+            let here = self.instances.iter().filter(here);
+            let names: BTreeSet<&str> = here.flat_map(|i| [&*i.workload, &*i.name]).collect();
+            let present = |i: &InstanceStatus| format!("{}/{}", i.namespace, i.workload);
+            let present: BTreeSet<String> = self.instances.iter().map(present).collect();
             Error::NoWorkload {
                 mesh: self.mesh.clone(),
                 wanted: namespace.map_or(wanted.to_owned(), |n| format!("{n}/{wanted}")),
-                present: present.join(", "),
+                remedy: match nearest(wanted, names) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => format!("it has {}", Vec::from_iter(present).join(", ")),
+                },
             }
         })?;
         let elsewhere = self.instances.iter().find(|other| {
@@ -497,6 +516,8 @@ mod tests {
         let ambiguous = status.find(None, "web").unwrap_err().to_string();
         assert!(ambiguous.contains("bank and shop"), "{ambiguous}");
         let absent = status.find(None, "db").unwrap_err().to_string();
-        assert!(absent.contains("shop/api-0"), "{absent}");
+        assert!(absent.ends_with(": it has bank/web, shop/api, shop/web, shop/web-0"), "{absent}");
+        let misspelt = status.find(Some("shop"), "wbe").unwrap_err().to_string();
+        assert!(misspelt.ends_with(" \"shop/wbe\": did you mean web?"), "{misspelt}");
     }
 }

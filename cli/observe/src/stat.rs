@@ -41,7 +41,7 @@ pub struct StatInstance {
     pub name: String,
     /// Whether it has a proxy.
     pub meshed: bool,
-    /// Whether it is ready for traffic.
+    /// Whether it is ready for traffic, or takes none on purpose.
     pub ready: bool,
     /// Where its proxy runs; `None` if it has none, or that is not known.
     pub proxy: Option<ProxyProcess>,
@@ -97,7 +97,7 @@ pub struct WorkloadReport {
     pub name: String,
     /// How many instances it has.
     pub instances: usize,
-    /// How many of them are ready for traffic.
+    /// How many of them are ready for traffic, or take none on purpose.
     pub ready: usize,
     /// Whether it has proxies.
     pub meshed: bool,
@@ -131,6 +131,8 @@ pub struct EdgeReport {
 /// The golden signals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GoldenSignals {
+    /// Requests: how many the rates, shares and times are computed from.
+    pub requests: u64,
     /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
     /// Requests per second.
@@ -164,6 +166,23 @@ pub struct LatencyQuantiles {
     pub p95: Option<f64>,
     /// 99 %.
     pub p99: Option<f64>,
+}
+
+/// The fewest requests with which a percentile says more than the slowest request does: one of them is above it.
+const FEWEST_FOR_P95: u64 = 20;
+const FEWEST_FOR_P99: u64 = 100;
+
+impl GoldenSignals {
+    /// The percentiles that there are enough requests for. Without these, a p99 is the slowest request by another name.
+    #[must_use]
+    pub fn reliable_latency_ms(&self) -> LatencyQuantiles {
+        let LatencyQuantiles { p50, p95, p99 } = self.latency_ms;
+        LatencyQuantiles {
+            p50,
+            p95: p95.filter(|_| self.requests >= FEWEST_FOR_P95),
+            p99: p99.filter(|_| self.requests >= FEWEST_FOR_P99),
+        }
+    }
 }
 
 /// Sums over proxies that were queried at different times, for a workload or an edge.
@@ -499,6 +518,7 @@ impl Total {
         let (requests, answered) = (sum.requests(), sum.answered());
         let share = |count: f64| if requests > 0.0 { count / requests } else { 0.0 };
         GoldenSignals {
+            requests: requests.round() as u64,
             success_rate: (answered > 0.0).then(|| (1.0 - sum.failures() / answered).max(0.0)),
             requests_per_s: self.requests_per_s,
             given_up: share(sum.given_up),

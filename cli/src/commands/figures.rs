@@ -11,7 +11,7 @@ use leno_dashboard::api::{Routes, Topology};
 use leno_dashboard::series::MAX_SERIES;
 use leno_local::layout::Layout;
 use leno_local::status::MeshStatus;
-use leno_observe::stat::{Scrape, StatReport};
+use leno_observe::stat::{GoldenSignals, Scrape, StatReport};
 use serde_json::json;
 
 use super::history::MeshHistory;
@@ -162,10 +162,26 @@ impl ReportView {
             Self::Routes => table::routes(report, is_wide),
         };
         super::print(&text)?;
+        let missing = table::missing_percentiles(self.signals(report));
+        if !missing.is_empty() {
+            note!("leno: {missing}");
+        }
         for silent in &report.silent {
             note!("leno: no answer from the proxy of {silent}");
         }
         Ok(())
+    }
+}
+
+impl ReportView {
+    /// The figures of all rows that the view shows.
+    fn signals(self, report: &StatReport) -> impl Iterator<Item = &GoldenSignals> {
+        let workloads = report.workloads.iter().map(|one| &one.signals);
+        let edges = report.edges.iter().map(|one| &one.signals);
+        let routes = report.routes.iter().map(|one| &one.signals);
+        let (is_mesh, is_routes) = (self == Self::Mesh, self == Self::Routes);
+        let workloads = workloads.filter(move |_| is_mesh);
+        workloads.chain(edges.filter(move |_| !is_routes)).chain(routes.filter(move |_| is_routes))
     }
 }
 

@@ -78,15 +78,16 @@ impl Sort {
 
     fn compare(self, a: &GoldenSignals, b: &GoldenSignals) -> Ordering {
         let most = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
+        let (of_a, of_b) = (a.reliable_latency_ms(), b.reliable_latency_ms());
         match self {
             Self::Name => Ordering::Equal,
             Self::Success => {
                 a.success_rate.unwrap_or(2.0).total_cmp(&b.success_rate.unwrap_or(2.0))
             }
             Self::Rate => b.requests_per_s.total_cmp(&a.requests_per_s),
-            Self::P50 => most(a.latency_ms.p50, b.latency_ms.p50),
-            Self::P95 => most(a.latency_ms.p95, b.latency_ms.p95),
-            Self::P99 => most(a.latency_ms.p99, b.latency_ms.p99),
+            Self::P50 => most(of_a.p50, of_b.p50),
+            Self::P95 => most(of_a.p95, of_b.p95),
+            Self::P99 => most(of_a.p99, of_b.p99),
             Self::Bytes => b.tcp_bytes_per_s.total_cmp(&a.tcp_bytes_per_s),
         }
     }
@@ -100,7 +101,9 @@ mod tests {
 
     fn signals(requests_per_s: f64, p99: Option<f64>, success_rate: Option<f64>) -> GoldenSignals {
         let latency_ms = LatencyQuantiles { p99, ..LatencyQuantiles::default() };
-        GoldenSignals { success_rate, requests_per_s, latency_ms, ..GoldenSignals::default() }
+        let requests = 100;
+        let signals = GoldenSignals { success_rate, requests_per_s, ..GoldenSignals::default() };
+        GoldenSignals { requests, latency_ms, ..signals }
     }
 
     fn report() -> StatReport {
@@ -146,6 +149,10 @@ mod tests {
         assert_eq!(servers(Sort::Rate, None), ["db", "users", "cart"]);
         assert_eq!(servers(Sort::P99, None), ["users", "cart", "db"]);
         assert_eq!(servers(Sort::Success, None), ["users", "cart", "db"]);
+        let mut few = report();
+        few.edges[2].signals.requests = 99;
+        let order = RowOrder { sort: Sort::P99, filter: None };
+        assert_eq!(order.of(few).edges[0].server, "cart", "a p99 of 99 requests does not count");
         assert_eq!(servers(Sort::Name, Some("shop/us")), ["users"]);
         assert_eq!(servers(Sort::Name, Some("web")).len(), 3);
         let routes = |filter: &str| {

@@ -75,6 +75,7 @@ fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> GoldenSigna
     };
     let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
     GoldenSignals {
+        requests: observed.requests,
         success_rate: observed.success_rate,
         requests_per_s: observed.requests_per_s,
         given_up: share(observed.given_up),

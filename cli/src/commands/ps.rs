@@ -12,6 +12,7 @@ use super::{OutputForm, RunningMesh, print, print_json, table};
 
 /// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
 ///
+/// READY says whether an instance takes traffic; `-` is one that is to take none: it has completed, or runs on a schedule.
 /// Exits 1 if one of them is not ready for traffic, unless it has completed, or if the last run of a schedule failed.
 /// Needs root.
 #[derive(Debug, Args)]
@@ -37,6 +38,9 @@ struct Row<'a> {
     name: &'a str,
     phase: &'a str,
     ready: bool,
+    /// Whether it is not ready on purpose.
+    #[serde(skip)]
+    takes_no_traffic: bool,
     restarts: u32,
     pid: Option<i32>,
     started_unix_ms: Option<i64>,
@@ -88,6 +92,7 @@ fn row<'a>((mesh, instance): (&str, &'a InstanceStatus), now_unix_ms: i64) -> Ro
         name: &instance.name,
         phase: instance.phase.as_str(),
         ready: instance.ready,
+        takes_no_traffic: !instance.ready && instance.settled(),
         restarts: instance.restarts,
         pid: instance.pid,
         started_unix_ms: instance.started_unix_ms,
@@ -158,7 +163,7 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
             "{:<namespaces$}{:<names$}{:>5}{:>8}{:>8}  {:<15}  {:<wide$}{proxy:<of_proxies$}{}\n",
             row.namespace,
             row.name,
-            if row.ready { "yes" } else { "no" },
+            shown_ready(row),
             row.pid.map_or_else(dash, |pid| pid.to_string()),
             age.map_or_else(dash, |started| shown_age((now_unix_ms - started).max(0) / 1000)),
             row.addresses.first().map_or_else(dash, ToString::to_string),
@@ -167,6 +172,15 @@ fn text(rows: &[Row<'_>], now_unix_ms: i64) -> String {
         );
     }
     text
+}
+
+/// Whether an instance is ready for traffic; `-` if it is to take none.
+fn shown_ready(row: &Row<'_>) -> &'static str {
+    match (row.ready, row.takes_no_traffic) {
+        (true, _) => "yes",
+        (false, true) => "-",
+        (false, false) => "no",
+    }
 }
 
 /// A port, with the published addresses that lead to it.
@@ -208,6 +222,7 @@ mod tests {
             name: "web-0",
             phase: "running",
             ready: true,
+            takes_no_traffic: false,
             restarts: 0,
             pid: Some(4321),
             started_unix_ms: Some(0),
@@ -229,6 +244,11 @@ mod tests {
         let of_udp = |which| text(&[Row { datagrams: Some(which), ..row(None) }], 150_000);
         assert!(of_udp("enabled").contains("8080,9000,udp  running"), "{}", of_udp("enabled"));
         assert!(of_udp("all").contains("8080,9000,udp+dns  running"), "{}", of_udp("all"));
+        let not_ready = |takes_no_traffic| {
+            text(&[Row { ready: false, takes_no_traffic, ..row(None) }], 150_000)
+        };
+        assert!(not_ready(false).contains("web-0          no    4321"), "{}", not_ready(false));
+        assert!(not_ready(true).contains("web-0           -    4321"), "{}", not_ready(true));
         // The column is shown once proxies run in different ways.
         let shared =
             Proxy { mode: "node", group: Some("namespace.shop"), promoted: false, pid: None };

@@ -97,15 +97,8 @@ async fn instances(mesh: &AnyMesh, namespace: Option<&str>) -> Result<(String, V
             if let Some(namespace) = namespace {
                 status.has_namespace(namespace)?;
             }
-            let instance = |one: &leno_local::status::InstanceStatus| StatInstance {
-                namespace: one.namespace.clone(),
-                workload: one.workload.clone(),
-                name: one.name.clone(),
-                meshed: one.meshed,
-                ready: one.ready,
-                proxy: one.proxy.as_ref().map(leno_local::status::ProxyProcess::reported),
-            };
-            Ok((name, status.instances.iter().map(instance).collect()))
+            let reported = leno_local::status::InstanceStatus::reported;
+            Ok((name, status.instances.iter().map(reported).collect()))
         }
         ChosenMesh::Cluster(target) => {
             let client = leno_operate::connect(&target).await?;

@@ -75,7 +75,7 @@ fn processes(proxies: &[ProcessReport], is_wide: bool) -> String {
 fn of_workload(workload: &WorkloadReport) -> String {
     let signals = &workload.signals;
     let (ready, all) = (workload.ready, workload.instances);
-    let latency = &signals.latency_ms;
+    let latency = signals.reliable_latency_ms();
     format!(
         "{:>10}{:>9}{:>12.1}{:>9}{:>9}{:>9}  {}",
         format!("{ready}/{all}"),
@@ -190,17 +190,18 @@ pub(crate) fn routes(report: &StatReport, is_wide: bool) -> String {
 }
 
 fn figures(signals: &GoldenSignals) -> [String; 4] {
+    let latency = signals.reliable_latency_ms();
     [
         signals.success_rate.map_or_else(|| "-".to_owned(), percent),
         format!("{:.1}", signals.requests_per_s),
-        ms(signals.latency_ms.p50),
-        ms(signals.latency_ms.p99),
+        ms(latency.p50),
+        ms(latency.p99),
     ]
 }
 
 fn more_figures(signals: &GoldenSignals) -> [String; 4] {
     [
-        ms(signals.latency_ms.p95),
+        ms(signals.reliable_latency_ms().p95),
         format!("{:.1}", signals.retries_per_s),
         percent(signals.given_up),
         percent(signals.denied),
@@ -280,7 +281,7 @@ fn row(edge: &EdgeReport) -> String {
         let kib = signals.tcp_bytes_per_s / 1024.0;
         write!(row, "{:>39}", format!("TCP: {open:.0} open, {opened:.1}/s, {kib:.1} KiB/s"))
     } else {
-        let latency = &signals.latency_ms;
+        let latency = signals.reliable_latency_ms();
         let (p50, p95, p99) = (ms(latency.p50), ms(latency.p95), ms(latency.p99));
         write!(row, "{:>12.1}{p50:>9}{p95:>9}{p99:>9}", signals.requests_per_s)
     };
@@ -295,14 +296,37 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:.2}%", share * 100.0)
 }
 
-/// A number of milliseconds, if there is one.
-pub(crate) fn ms(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"))
+/// A time in milliseconds with two digits: the buckets that it is interpolated in are up to half of it wide.
+fn ms(value: Option<f64>) -> String {
+    let Some(ms) = value else { return "-".to_owned() };
+    if ms < 0.01 {
+        return format!("{ms:.2}");
+    }
+    let scale = 10_f64.powf(1.0 - ms.log10().floor());
+    let rounded = (ms * scale).round() / scale;
+    match rounded {
+        ..0.1 => format!("{rounded:.3}"),
+        ..1.0 => format!("{rounded:.2}"),
+        ..10.0 => format!("{rounded:.1}"),
+        _ => format!("{rounded:.0}"),
+    }
+}
+
+/// Why percentiles of rows with requests are missing; empty if all are there.
+pub(crate) fn missing_percentiles<'a>(
+    mut all: impl Iterator<Item = &'a GoldenSignals>,
+) -> &'static str {
+    match all.any(|one| one.reliable_latency_ms() != one.latency_ms) {
+        true => {
+            "P95 needs 20 requests and P99 100, and rows with fewer have `-`: a longer --window, or --since, has more"
+        }
+        false => "",
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::RouteReport;
+    use leno_observe::stat::{LatencyQuantiles, RouteReport};
 
     use super::*;
 
@@ -340,6 +364,39 @@ mod tests {
             ejected: Vec::new(),
             silent: Vec::new(),
         }
+    }
+
+    #[test]
+    fn times_have_the_digits_that_buckets_can_carry() {
+        let shown = [0.0, 0.0512, 0.4149, 1.284, 9.96, 137.2, 2_049.0].map(|one| ms(Some(one)));
+        assert_eq!(shown, ["0.00", "0.051", "0.41", "1.3", "10", "140", "2000"]);
+        assert_eq!(ms(None), "-");
+    }
+
+    #[test]
+    fn percentiles_need_a_request_above_them() {
+        let latency_ms = LatencyQuantiles { p50: Some(1.0), p95: Some(2.0), p99: Some(3.0) };
+        let of = |requests| {
+            let mut report = report(["shop", "shop"], "db");
+            let signals = GoldenSignals { requests, latency_ms, ..signals() };
+            report.workloads[1].signals = signals.clone();
+            report.edges[0].signals = signals;
+            let missing = missing_percentiles(report.edges.iter().map(|one| &one.signals));
+            let last = |text: String| {
+                let line = text.lines().last().unwrap_or_default().to_owned();
+                line.split_whitespace().rev().skip(1).take(3).collect::<Vec<_>>().join(" ")
+            };
+            (last(edges(&report)), last(workloads(&report, false)), missing.is_empty())
+        };
+        for (requests, shown, is_whole) in [
+            (1, "- - 1.0", false),
+            (20, "- 2.0 1.0", false),
+            (99, "- 2.0 1.0", false),
+            (100, "3.0 2.0 1.0", true),
+        ] {
+            assert_eq!(of(requests), (shown.to_owned(), shown.to_owned(), is_whole), "{requests}");
+        }
+        assert_eq!(missing_percentiles([signals()].iter()), "", "there was no request");
     }
 
     #[test]

@@ -58,6 +58,12 @@ fn a_workload_runs_at_its_times_and_ps_shows_the_last_run_and_the_next() {
         "{line}"
     );
     assert_eq!(code, Some(0), "what is scheduled is well");
+    // Namespace, name and READY: an instance between two runs is not one that fails.
+    assert_eq!(line.split_whitespace().nth(2), Some("-"), "{line}");
+    let stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]).output().unwrap();
+    let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
+    let row = stat.lines().find(|line| line.contains(" tick ")).unwrap_or_default();
+    assert_eq!(row.split_whitespace().nth(2), Some("1/1"), "{stat}");
     let (_, line) = ps(&mesh, "yearly-0");
     assert!(line.contains("  scheduled, next run in ") && !line.contains("last run"), "{line}");
     assert!(ps(&mesh, "off-0").1.ends_with("  scheduled, suspended"), "{}", ps(&mesh, "off-0").1);

@@ -56,7 +56,9 @@ fn replicas_add_up_to_one_edge() {
     assert_eq!((edge.client.as_str(), edge.server.as_str()), ("web", "cart"));
     assert_eq!(edge.signals.success_rate, Some(0.8));
     assert_eq!(edge.signals.requests_per_s, 10.0);
+    assert_eq!(edge.signals.requests, 100);
     assert_eq!(edge.signals.latency_ms.p50, Some(1.0));
+    assert_eq!(edge.signals.reliable_latency_ms(), edge.signals.latency_ms);
     assert_eq!(edge.signals.mtls, Some(true));
 }
 
