@@ -13,6 +13,7 @@ use leno_flows::{ConnectionChange, FlowConnection, FlowEvents, FlowPeer, FlowVie
 use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::status::{InstanceStatus, MeshStatus};
+use leno_types::ports;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -31,7 +32,9 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 ///
 /// The kernel counts. Bytes are payload as the application sent and received it, without retransmissions; if frames are
 /// counted, all bytes on the wire. Each connection has a line for each workload at one of its ends, and lines for the
-/// connections between applications and their proxies. Needs root, or with --node the right to forward ports of the
+/// connections between applications and their proxies. What proxies send and receive for themselves, the control plane's
+/// discovery and requests to their admin port, is left out, from JSON as well, unless --all, --peer or --port asks for it.
+/// Needs root, or with --node the right to forward ports of the
 /// agent's pod.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
@@ -74,6 +77,10 @@ pub(crate) struct Flows {
     /// Only flows of this protocol; protocols other than TCP are seen only if frames are counted
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     protocol: Option<Protocol>,
+
+    /// Also the connections that proxies have for themselves: with the control plane, and to their admin port
+    #[arg(long, conflicts_with_all = ["requests", "drops"])]
+    all: bool,
 
     /// Connections with this port at either end only
     #[arg(long, value_name = "PORT")]
@@ -231,11 +238,22 @@ fn of_node(flows: &Flows) -> Result<()> {
 }
 
 fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()> {
+    all.retain(|one| flows.matches(one));
+    let matching = all.len();
     all.retain(|one| flows.wants(one));
     if flows.output == OutputForm::Json {
         print_json(&all)?;
     } else {
         print(&text(&all))?;
+        match matching - all.len() {
+            0 => {}
+            1 => {
+                note!("leno: 1 connection that a proxy has for itself is not shown: --all shows it")
+            }
+            left_out => note!(
+                "leno: {left_out} connections that proxies have for themselves are not shown: --all shows them"
+            ),
+        }
     }
     if missing > 0 {
         note!(
@@ -350,6 +368,14 @@ impl Flows {
     }
 
     fn wants(&self, one: &FlowConnection) -> bool {
+        let is_asked_for = self.all
+            || self.peer.as_deref() == Some("control-plane")
+            || self.port.is_some_and(|port| [ports::ADMIN, ports::CONTROL].contains(&port));
+        self.matches(one) && (is_asked_for || !is_of_proxy_itself(one))
+    }
+
+    /// Whether the filters select a connection.
+    fn matches(&self, one: &FlowConnection) -> bool {
         let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
         self.wants_ends((&one.namespace, &one.workload), &one.peer)
             && (self.state.is_empty() || self.state.iter().any(|state| state.name() == one.state))
@@ -358,6 +384,13 @@ impl Flows {
             && named(self.protocol.map(Protocol::name), one.protocol)
             && self.port.is_none_or(|port| [one.local.port(), one.remote.port()].contains(&port))
     }
+}
+
+/// Whether a proxy has this connection for itself, and not for the workload: with the control plane, or as the server of its
+/// admin port.
+fn is_of_proxy_itself(one: &FlowConnection) -> bool {
+    let is_admin = one.role == Role::Server.name() && one.local.port() == ports::ADMIN;
+    one.socket == Socket::Proxy.name() && (one.peer == FlowPeer::ControlPlane || is_admin)
 }
 
 impl State {

@@ -269,6 +269,25 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
         port && flow["socket"] == "proxy" && flow["peer"] == "control_plane"
     };
     assert!(!to_discovery.is_empty() && to_discovery.iter().all(is_discovery), "{to_discovery:?}");
+    // Unless it is asked for, traffic of proxies for themselves is left out.
+    let of_proxies = |arguments: &[&str]| {
+        let own = |flow: &Value| {
+            flow["peer"] == "control_plane" || flow["local"].as_str().unwrap().ends_with(":15020")
+        };
+        let all = flows(&mesh, arguments);
+        assert!(!all.is_empty());
+        all.iter().filter(|flow| own(flow)).count()
+    };
+    assert_eq!(of_proxies(&[]), 0);
+    assert!(of_proxies(&["--all"]) >= 4 && of_proxies(&["--port", "15020"]) >= 2);
+    let table = mesh.leno(&["flows", "--name", mesh.name()]).output().unwrap();
+    let note = String::from_utf8_lossy(&table.stderr).into_owned();
+    assert!(
+        note.contains(
+            " connections that proxies have for themselves are not shown: --all shows them"
+        ),
+        "{note}"
+    );
     assert_eq!(flows(&mesh, &["--peer", "outside", "--port", "15010"]), Vec::<Value>::new());
     let bytes = ["workload=\"client\"", "peer_workload=\"control-plane\""];
     mesh.wait_for("bytes of discovery", || metric(&mesh, "leno_flow_bytes_total", &bytes) > 0);
