@@ -6,7 +6,7 @@ use leno_analysis::{Finding, MeshModel, OutsideReach, Severity, analyze};
 use leno_capture::CaptureChoice;
 use leno_observe::ejected::EjectedEndpoint;
 use leno_observe::metrics;
-use leno_resources::{Documents, Kind, Object, Problem};
+use leno_resources::{Documents, IgnoredDocument, Kind, Located, Object, Problem};
 use leno_types::{Egress, InstanceName, MtlsMode};
 
 use crate::absent;
@@ -20,6 +20,10 @@ use crate::plan::{Plan, PlanDefaults, ProcessSharing, ProxyMode};
 use crate::ranges::{MeshRanges, RequestedRanges};
 use crate::status::{FileMistake, InstanceStatus, MeshStatus};
 
+/// Kinds of Kubernetes that have pods, to which `leno inject` adds proxies.
+const OF_PODS: [&str; 7] =
+    ["CronJob", "DaemonSet", "Deployment", "Job", "Pod", "ReplicaSet", "StatefulSet"];
+
 /// Most mistakes in the status of a mesh.
 const MAX_MISTAKES: usize = 100;
 
@@ -30,13 +34,11 @@ const MAX_MISTAKES: usize = 100;
 pub fn running(mesh: &str) -> Result<MeshModel> {
     let layout = Layout::new(mesh)?;
     let status = MeshStatus::read(&layout)?;
-    let state = layout.state().join("state.yaml");
-    if !state.exists() {
+    let Some(documents) = state(&layout)? else {
         let reason =
             format!("nothing of mesh {mesh:?} has a proxy, so there is nothing to explain");
         return Err(Error::Refused(reason));
-    }
-    let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
+    };
     let way_out = if status.uplink { OutsideReach::Open } else { OutsideReach::None };
     let mesh_of =
         MeshModel::new(documents.objects.into_iter().map(|located| located.value).collect());
@@ -47,6 +49,26 @@ pub fn running(mesh: &str) -> Result<MeshModel> {
         Some(written) => mesh_of.written_in(&written),
         None => mesh_of,
     })
+}
+
+/// The last state that was written for the control plane of a mesh; `None` if nothing of the mesh has a proxy.
+fn state(layout: &Layout) -> Result<Option<Documents>> {
+    let state = layout.state().join("state.yaml");
+    if !state.exists() {
+        return Ok(None);
+    }
+    leno_resources::load(&[state]).map(Some).map_err(|problems| refused(&problems))
+}
+
+/// The services of a mesh, by namespace and name.
+///
+/// # Errors
+/// If the state of the mesh cannot be read.
+pub fn services(layout: &Layout) -> Result<Vec<(String, String)>> {
+    let objects = state(layout)?.map(|documents| documents.objects).unwrap_or_default();
+    let keys = objects.into_iter().map(|located| located.value.key());
+    let services = keys.filter(|key| key.kind == Kind::Service);
+    Ok(services.map(|key| (key.namespace, key.name)).collect())
 }
 
 /// The endpoints that the proxies of a workload have ejected. A proxy that does not answer counts as having none.
@@ -125,22 +147,62 @@ pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, MeshRanges)> {
     Ok((status.files, status.ranges))
 }
 
-/// The mistakes in the files of a mesh with these addresses. If they cannot be parsed, the reasons.
+/// What was found in files.
+#[derive(Clone, Debug)]
+pub struct FileAnalysis {
+    /// The mistakes. If the files cannot be parsed, the reasons.
+    pub findings: Vec<Finding>,
+    /// The documents that are of no mesh, such as a Deployment, each with its place and kind.
+    pub not_analyzed: Vec<String>,
+}
+
+/// Finds the mistakes in the files of a mesh with these addresses.
 #[must_use]
-pub fn findings(files: &[PathBuf], ranges: MeshRanges) -> Vec<Finding> {
-    let documents = match compose::load(files) {
-        Ok(documents) => documents,
-        Err(problems) => return problems.iter().map(Finding::from).collect(),
-    };
-    let mut findings = empty(files, &documents);
-    match plan(&documents, ranges) {
+pub fn of_mesh_files(files: &[PathBuf], ranges: MeshRanges) -> FileAnalysis {
+    match compose::load(files) {
+        Ok(documents) => FileAnalysis {
+            findings: of_documents(files, &documents, ranges),
+            not_analyzed: documents.ignored.iter().map(with_place).collect(),
+        },
+        Err(problems) => FileAnalysis {
+            findings: problems.iter().map(Finding::from).collect(),
+            not_analyzed: Vec::new(),
+        },
+    }
+}
+
+/// A document that is of no mesh: its place, and what it is.
+fn with_place(Located { value, file, place }: &Located<IgnoredDocument>) -> String {
+    format!("{file}:{place}: {} {}", value.api_version, value.kind)
+}
+
+fn of_documents(files: &[PathBuf], documents: &Documents, ranges: MeshRanges) -> Vec<Finding> {
+    let mut findings = empty(files, documents);
+    findings.extend(foreign(documents));
+    match plan(documents, ranges) {
         Ok(plan) => {
-            findings.extend(findings_of(&documents, &plan));
-            findings.extend(absent::findings(&documents, &plan));
+            findings.extend(findings_of(documents, &plan));
+            findings.extend(absent::findings(documents, &plan));
         }
         Err(problems) => findings.extend(problems.iter().map(Finding::from)),
     }
     findings
+}
+
+/// A warning if all of the documents are of no mesh, because then nothing was analyzed.
+fn foreign(documents: &Documents) -> Option<Finding> {
+    let first = documents.ignored.first().filter(|_| documents.objects.is_empty())?;
+    let remedy = match OF_PODS.contains(&first.value.kind.as_str()) {
+        true => {
+            ": `leno inject` adds the proxy to its pods, and `leno analyze NAMESPACE` reads the mesh of a cluster"
+        }
+        false => "",
+    };
+    let reason = format!(
+        "no document here is of a mesh, as a Workload or an HTTPRoute is, so nothing was analyzed; the first is {} {}{remedy}",
+        first.value.api_version, first.value.kind
+    );
+    Some(Finding::of_file(Severity::Warning, "no-documents", &first.file, &reason))
 }
 
 /// The paths without documents, which are probably not the ones that were meant.
@@ -164,7 +226,7 @@ pub(crate) fn silent<'a>(
     let silent = |path: &'a PathBuf| {
         let reason = if leno_resources::holds_no_file(path) {
             "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)"
-        } else if said.iter().any(|file| *file == path || file.parent() == Some(path)) {
+        } else if said.iter().any(|file| is_of(file, path)) {
             return None;
         } else if path.is_dir() {
             "the files of the folder hold no document"
@@ -174,6 +236,16 @@ pub(crate) fn silent<'a>(
         Some((path, reason))
     };
     paths.iter().filter_map(silent).collect()
+}
+
+/// Whether a file that was read is this one, or in this folder. It may have been read by another name of it.
+fn is_of(file: &Path, path: &Path) -> bool {
+    let parent = file.parent().map(|parent| match parent.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => parent,
+    });
+    compose::resolved(file) == compose::resolved(path)
+        || parent.is_some_and(|parent| compose::resolved(parent) == compose::resolved(path))
 }
 
 /// The mistakes in documents that can be run.

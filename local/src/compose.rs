@@ -10,7 +10,7 @@ mod origins;
 mod service;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use leno_resources::{DocumentOrigin, Documents, IgnoredDocument, Located, Position, Problem};
@@ -23,15 +23,27 @@ use fields::Fields;
 /// The fields of a Compose file, with their meaning for `leno up`.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
-/// Reads the documents of files, folders and standard input, among them Compose files.
+/// Reads the documents of files, folders and standard input, among them Compose files. A file that is named twice, or also
+/// as part of its folder, is read once.
 ///
 /// # Errors
 /// All problems of all files.
 pub(crate) fn load(paths: &[PathBuf]) -> Result<Documents, Vec<Problem>> {
-    leno_resources::load_with(paths, |file, text| match File::read(Path::new(file), text) {
-        Some(read) => read.map_err(|problem| vec![problem])?.documents(),
-        None => leno_resources::parse(file, text),
+    let mut known = BTreeSet::new();
+    leno_resources::load_with(paths, |file, text| {
+        if !known.insert(resolved(Path::new(file))) {
+            return Ok(Documents::default());
+        }
+        match File::read(Path::new(file), text) {
+            Some(read) => read.map_err(|problem| vec![problem])?.documents(),
+            None => leno_resources::parse(file, text),
+        }
     })
+}
+
+/// The one path of a file that has several names. Standard input, and a file that is gone, keep the name.
+pub(crate) fn resolved(file: &Path) -> PathBuf {
+    std::fs::canonicalize(file).unwrap_or_else(|_gone| file.to_owned())
 }
 
 /// The fields of a service by their names.

@@ -3,6 +3,11 @@
 /// Why an operation in a cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// There is no kubeconfig, and this process does not run in a pod.
+    #[error(
+        "no cluster is named: give --kubeconfig FILE, or set KUBECONFIG (there is no ~/.kube/config)"
+    )]
+    NoCluster,
     /// The cluster cannot be reached.
     #[error(transparent)]
     Connect(#[from] leno_kube::ConnectError),

@@ -18,6 +18,7 @@
 
 mod capture;
 mod checks;
+mod destinations;
 mod diagnose;
 mod ejections;
 mod error;
@@ -43,6 +44,7 @@ use leno_kube::{Api, Client, RequiredRight, Right};
 
 pub use capture::{PodCapture, ProxyReport, node_captures, node_page, pod_capture};
 pub use checks::{after, before, is_trusted};
+pub use destinations::destinations;
 pub use diagnose::{Diagnosis, ProxyPod, diagnose};
 pub use ejections::{Ejections, ejections};
 pub use error::Error;
@@ -117,6 +119,9 @@ async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>
 /// # Errors
 /// No cluster is selected, or its configuration cannot be used.
 pub async fn connect(target: &ClusterTarget) -> Result<Client, Error> {
+    if !target.is_there() {
+        return Err(Error::NoCluster);
+    }
     let file = target.kubeconfig.as_deref().map(Path::new);
     Ok(leno_kube::connect(file, target.context.as_deref()).await?)
 }

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use leno_analysis::{Finding, Severity};
+use leno_local::analysis::FileAnalysis;
 use leno_local::ranges::MeshRanges;
 use leno_operate::{ClusterObjects, ClusterTarget, ObjectExtent};
 use serde::Serialize;
@@ -15,7 +16,8 @@ use super::{AnyMesh, ChosenMesh, OutputForm, PlannedRanges, block_on, print, pri
 ///
 /// References to objects that do not exist or are not granted, rules without a backend, matches that no request
 /// reaches, routes, selectors and grants that match nothing, unknown fields. Exits 1 if there are errors; with
-/// --strict also if there are warnings.
+/// --strict also if there are warnings. Documents of other kinds, such as a Deployment, are listed as not analyzed; a file
+/// that is named twice is read once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno analyze examples/shop/shop.yaml\n  \
                   leno analyze --strict -o json manifests/\n  \
@@ -56,19 +58,29 @@ struct Report<'a> {
     errors: usize,
     warnings: usize,
     findings: &'a [Finding],
+    /// Documents in the files that are of no mesh.
+    not_analyzed: &'a [String],
 }
 
+/// Most documents that are of no mesh of which the text has the place.
+const MAX_NOT_ANALYZED: usize = 3;
+
 pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
-    let findings = match analyze.subject()? {
-        Subject::Files(files, ranges) => leno_local::analysis::findings(&files, ranges),
-        Subject::Cluster(target, namespaces) => of_cluster(analyze, &target, &namespaces)?,
+    let FileAnalysis { findings, not_analyzed } = match analyze.subject()? {
+        Subject::Files(files, ranges) => leno_local::analysis::of_mesh_files(&files, ranges),
+        Subject::Cluster(target, namespaces) => FileAnalysis {
+            findings: of_cluster(analyze, &target, &namespaces)?,
+            not_analyzed: Vec::new(),
+        },
     };
     let errors = findings.iter().filter(|one| one.severity == Severity::Error).count();
     let warnings = findings.len() - errors;
     if analyze.output == OutputForm::Json {
-        print_json(&Report { errors, warnings, findings: &findings })?;
+        let (findings, not_analyzed) = (&findings, &not_analyzed);
+        print_json(&Report { errors, warnings, findings, not_analyzed })?;
     } else {
         print(&text(&findings, (errors, warnings)))?;
+        print(&left_out(&not_analyzed))?;
     }
     Ok(errors == 0 && !(analyze.strict && warnings > 0))
 }
@@ -100,7 +112,8 @@ impl Analyze {
             return Ok(Subject::Cluster(target, namespaces));
         }
         if self.what.is_empty() {
-            return match self.mesh.choose()? {
+            let mesh = self.mesh.choose().context("no file is named, as in `leno analyze FILE`")?;
+            return match mesh {
                 ChosenMesh::Machine(name) => {
                     let (files, running) = leno_local::analysis::followed_by(&name)?;
                     let ranges =
@@ -151,6 +164,19 @@ fn of_cluster(
     let of = |key: &leno_operate::ObjectKey| wanted(&key.namespace);
     findings.extend(leno_analysis::analyze_stored(known.settings, known.read.objects, of));
     Ok(findings)
+}
+
+/// A line on the documents that are of no mesh; empty without any.
+fn left_out(not_analyzed: &[String]) -> String {
+    let shown = not_analyzed.iter().take(MAX_NOT_ANALYZED).map(String::as_str);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    match (not_analyzed.len(), not_analyzed.len().saturating_sub(MAX_NOT_ANALYZED)) {
+        (0, _) => String::new(),
+        (_, 0) => format!("not analyzed, because they are of no mesh: {shown}\n"),
+        (_, more) => {
+            format!("not analyzed, because they are of no mesh: {shown}, and {more} more\n")
+        }
+    }
 }
 
 fn text(findings: &[Finding], (errors, warnings): (usize, usize)) -> String {

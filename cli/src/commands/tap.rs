@@ -13,6 +13,7 @@ use nix::unistd::{Uid, User};
 
 use super::{AnyMesh, OutputForm, block_on, print, print_raw};
 
+mod destinations;
 mod parties;
 pub(super) mod proxies;
 pub(super) mod text;
@@ -148,6 +149,9 @@ fn query(tap: &Tap, proxies: &TappedProxies, targets: usize) -> Result<String> {
 impl RequestFilter {
     /// The filter as parameters of the page. If `from` is given, only requests of this client match.
     pub(super) fn query(&self, proxies: &TappedProxies, from: Option<&str>) -> Result<String> {
+        if let (Some(to), Some(known)) = (&self.to, proxies.destinations()) {
+            known.check(self.namespace.as_deref(), to)?;
+        }
         let mut query = String::new();
         let mut add = |name: &str, value: &str| {
             query += &format!("&{name}={}", parties::encoded(value));
@@ -170,6 +174,24 @@ impl RequestFilter {
             }
         }
         Ok(query)
+    }
+}
+
+impl RequestFilter {
+    /// The requests that match, in words: `a GET of web to cart with a path from /items on`.
+    pub(super) fn described(&self) -> String {
+        let mut text = format!(
+            "a {} of {}",
+            self.method.as_deref().unwrap_or("request"),
+            self.workloads.join(" or ")
+        );
+        if let Some(to) = &self.to {
+            text += &format!(" to {to}");
+        }
+        if let Some(path) = &self.path {
+            text += &format!(" with a path that begins with {path}");
+        }
+        text
     }
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     let traced = block_on(async {
         let proxies = TappedProxies::of(&trace.filter).await?;
         let mut following = FollowingTaps::new(trace, &proxies)?;
+        note!("leno: waits for {}, up to {:?} (--for)", trace.filter.described(), trace.time);
         let traced = tokio::select! {
             traced = following.request(trace.time) => traced,
             asked = tokio::signal::ctrl_c() => asked.map(|()| None).map_err(Into::into),
@@ -63,7 +64,10 @@ pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
         traced
     })?;
     let Some(hops) = traced else {
-        note!("leno: no request matched in {:?}", trace.time);
+        note!(
+            "leno: no request matched in {:?}: `leno edges` shows which workloads have traffic",
+            trace.time
+        );
         return Ok(false);
     };
     match trace.output {

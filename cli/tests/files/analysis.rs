@@ -329,3 +329,56 @@ fn a_path_that_holds_nothing_is_an_error() {
         assert_eq!((said.status.code(), out(&said)), (Some(1), expected));
     }
 }
+
+const DEPLOYMENT: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {template: {spec: {containers: [{name: web, image: web}]}}}
+";
+
+#[test]
+fn documents_of_no_mesh_are_said_not_to_be_analyzed() {
+    let alone = leno(&["analyze", "shop.yaml"], DEPLOYMENT);
+    assert_eq!(alone.status.code(), Some(0), "{alone:?}");
+    assert_eq!(
+        out(&alone),
+        "shop.yaml: warning[no-documents]: no document here is of a mesh, as a Workload or an HTTPRoute is, so nothing was \
+         analyzed; the first is apps/v1 Deployment: `leno inject` adds the proxy to its pods, and `leno analyze NAMESPACE` \
+         reads the mesh of a cluster\n\
+         0 errors, 1 warning\n\
+         not analyzed, because they are of no mesh: shop.yaml:2:1: apps/v1 Deployment\n"
+    );
+    let strict = leno(&["analyze", "--strict", "shop.yaml"], DEPLOYMENT);
+    assert_eq!(strict.status.code(), Some(1), "{strict:?}");
+    let both = format!("{SHOP}---{}", [DEPLOYMENT; 4].join("---"));
+    let text = out(&leno(&["analyze", "shop.yaml"], &both));
+    assert!(text.starts_with("no mistakes found\nnot analyzed, "), "{text}");
+    assert!(text.ends_with(": apps/v1 Deployment, and 1 more\n"), "{text}");
+    let json = out(&leno(&["analyze", "-o", "json", "shop.yaml"], &both));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["not_analyzed"].as_array().map(Vec::len), Some(4), "{json}");
+}
+
+#[test]
+fn a_file_that_is_named_twice_is_read_once() {
+    for names in [
+        ["shop.yaml", "shop.yaml"],
+        ["shop.yaml", "./shop.yaml"],
+        ["shop.yaml", "."],
+        [".", "shop.yaml"],
+    ] {
+        let said = leno(&[&["analyze"][..], &names].concat(), SHOP);
+        assert_eq!(
+            (said.status.code(), out(&said).as_str()),
+            (Some(0), "no mistakes found\n"),
+            "{names:?}"
+        );
+    }
+    // Two documents of one name are still a mistake, in one file and in two.
+    let said = leno(&["analyze", "shop.yaml"], &format!("{SHOP}---{SHOP}"));
+    assert!(
+        out(&said).contains("Workload shop/web is already defined at shop.yaml:2:1"),
+        "{said:?}"
+    );
+}

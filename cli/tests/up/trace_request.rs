@@ -207,9 +207,25 @@ fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
     let run = |arguments: &[&str]| mesh.run(&[&["trace-request"], arguments].concat());
     let none = run(&["client", "--path", "/never", "--for", "1s"]);
     assert_eq!((none.status.code(), out(&none).as_str()), (Some(1), ""), "{none:?}");
-    assert!(err(&none).contains("no request matched in 1s"), "{none:?}");
+    let said = err(&none);
+    assert!(
+        said.contains(
+            "waits for a request of client with a path that begins with /never, up to 1s"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("no request matched in 1s"), "{said}");
     let unknown = run(&["nothing"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    // A server that there is not is refused at once. The default wait would be a minute.
+    for command in ["trace-request", "tap"] {
+        let begin = std::time::Instant::now();
+        let unknown = mesh.run(&[command, "client", "--to", "wbe"]);
+        assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+        let expected = "there is no workload and no service wbe: did you mean web?";
+        assert!(err(&unknown).contains(expected), "{unknown:?}");
+        assert!(begin.elapsed() < std::time::Duration::from_secs(30), "{:?}", begin.elapsed());
+    }
     mesh.wait_for("taps that are closed", || {
         let metrics = ["curl", "-s", "http://127.0.0.1:15020/metrics"];
         mesh.text("client", &metrics).contains("\nleno_taps_open 0\n")

@@ -148,7 +148,7 @@ impl LocalDocuments {
         MeshStatus::read(&layout)?;
         let objects = of_state(&layout.state().join("state.yaml"))?;
         let findings = analysis::followed_by(&mesh)
-            .map(|(files, ranges)| analysis::findings(&files, ranges))
+            .map(|(files, ranges)| analysis::of_mesh_files(&files, ranges).findings)
             .map_err(|error| error.to_string());
         Ok(Self { mesh, at: Instant::now(), objects, findings })
     }

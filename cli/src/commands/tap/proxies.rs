@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::Result;
+use leno_kube::Client;
 use leno_local::admin::Admin;
 use leno_local::layout::Layout;
 use leno_local::netns::Netns;
@@ -13,6 +14,7 @@ use leno_observe::admin::AdminReply;
 use leno_operate::{PodAdminClient, PodName};
 use leno_tap::TapPage;
 
+use super::destinations::Destinations;
 use super::parties::{WorkloadInstances, split};
 use super::{RequestFilter, namespace_of, user};
 use crate::commands::ChosenMesh;
@@ -60,6 +62,8 @@ impl std::error::Error for PollFailure {}
 pub(in crate::commands) struct TappedProxies {
     access: ProxyAccess,
     names: WorkloadInstances,
+    /// The servers of requests, if the filter names one; `None` also if this user may not list them.
+    destinations: Option<Destinations>,
     user: String,
 }
 
@@ -75,6 +79,8 @@ impl TappedProxies {
             ChosenMesh::Machine(name) => {
                 let layout = Layout::new(&name)?;
                 let status = MeshStatus::read(&layout)?;
+                let destinations =
+                    wanted.to.as_ref().map(|_| of_machine(&layout, &status)).transpose()?;
                 let meshed = status.instances.into_iter().filter(|one| one.meshed);
                 let named = meshed.map(|one| {
                     (one.workload, TappedProxy { namespace: one.namespace, name: one.name })
@@ -82,6 +88,7 @@ impl TappedProxies {
                 Ok(Self {
                     names: WorkloadInstances(named.collect()),
                     access: ProxyAccess::Machine(layout),
+                    destinations,
                     user,
                 })
             }
@@ -98,13 +105,22 @@ impl TappedProxies {
                     (one.owner.name, TappedProxy { namespace, name })
                 });
                 let names = WorkloadInstances(named.collect());
-                Ok(Self { names, access: ProxyAccess::Cluster(PodAdminClient::new(client)), user })
+                let destinations = match &wanted.to {
+                    Some(to) => of_cluster(&client, split(to).0.unwrap_or(&namespace)).await?,
+                    None => None,
+                };
+                let access = ProxyAccess::Cluster(PodAdminClient::new(client));
+                Ok(Self { names, access, destinations, user })
             }
         }
     }
 
     pub(super) fn names(&self) -> &WorkloadInstances {
         &self.names
+    }
+
+    pub(super) fn destinations(&self) -> Option<&Destinations> {
+        self.destinations.as_ref()
     }
 
     /// The proxies of the workloads that the filter names.
@@ -174,6 +190,25 @@ impl TappedProxies {
                 })
             }
         }
+    }
+}
+
+/// The servers of a mesh of `leno up`, also those without a proxy.
+fn of_machine(layout: &Layout, status: &MeshStatus) -> Result<Destinations> {
+    let instances = status.instances.iter().flat_map(|one| {
+        [&one.workload, &one.name].map(|name| (one.namespace.clone(), name.clone()))
+    });
+    Ok(Destinations::new(instances.chain(leno_local::analysis::services(layout)?)))
+}
+
+/// The servers in a namespace of a cluster. `None` without the right to list them.
+async fn of_cluster(client: &Client, namespace: &str) -> Result<Option<Destinations>> {
+    match leno_operate::destinations(client, namespace).await {
+        Ok(names) => {
+            Ok(Some(Destinations::new(names.into_iter().map(|name| (namespace.to_owned(), name)))))
+        }
+        Err(error) if error.is_forbidden() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
