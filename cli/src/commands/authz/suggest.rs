@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{MeshModel, RecordedRequests, Suggestion};
 use leno_console::{note, note_text};
+use leno_local::hint::command;
 use leno_operate::{ClusterTarget, PodAdminClient, PodName};
 use leno_resources::{Object, to_yaml};
 use leno_types::InstanceName;
@@ -47,15 +48,14 @@ pub(crate) struct Suggest {
 
 pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
-    let (mesh, recorded, notes) = recorded(suggest)?;
+    let chosen = suggest.mesh.choose()?;
+    let (mesh, recorded, notes) = recorded(suggest, &chosen)?;
     for note in notes {
         note!("note: {note}");
     }
     let suggestions = mesh.suggestions(namespace, policy, &recorded);
     if suggestions.is_empty() {
-        bail!(
-            "there is no such policy with the action Audit: `kubectl get` or `leno authz` list policies"
-        );
+        bail!("{}", nothing_is_recorded((namespace, policy), &chosen));
     }
     let is_whole = suggestions.iter().all(|one| one.denied.is_empty());
     match suggest.output {
@@ -70,22 +70,45 @@ pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
     Ok(is_whole)
 }
 
+/// That there is no Audit policy, and what to do in this mesh.
+fn nothing_is_recorded(
+    (namespace, policy): (Option<&str>, Option<&str>),
+    mesh: &ChosenMesh,
+) -> String {
+    let of =
+        namespace.map(|namespace| format!(" in the namespace {namespace}")).unwrap_or_default();
+    let named = policy.map(|policy| format!(" named {policy}")).unwrap_or_default();
+    let (list, begin) = match mesh {
+        ChosenMesh::Machine(name) => {
+            (command(name, "authz"), "add one to the files of the mesh, which `leno up` follows")
+        }
+        ChosenMesh::Cluster(_) => {
+            let of = namespace.map_or_else(|| "-A".to_owned(), |of| format!("-n {of}"));
+            (format!("kubectl get authorizationpolicies {of}"), "apply one with kubectl")
+        }
+    };
+    format!(
+        "there is no AuthorizationPolicy{named} with the action Audit{of}, and only these record requests: {begin}; `{list}` \
+         lists all policies"
+    )
+}
+
 type Recorded = Vec<(InstanceName, RecordedRequests)>;
 
 /// The mesh, the records of its proxies, and a description of what is unknown.
-fn recorded(suggest: &Suggest) -> Result<(MeshModel, Recorded, Vec<String>)> {
+fn recorded(suggest: &Suggest, chosen: &ChosenMesh) -> Result<(MeshModel, Recorded, Vec<String>)> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
-    match suggest.mesh.choose()? {
+    match chosen {
         ChosenMesh::Machine(name) => {
-            let mesh = leno_local::analysis::running(&name)?;
+            let mesh = leno_local::analysis::running(name)?;
             let asked = mesh.recording(namespace, policy);
-            let pages = leno_local::analysis::pages(&name, &asked, PAGE);
+            let pages = leno_local::analysis::pages(name, &asked, PAGE);
             let (recorded, notes) = read(block_on(async { Ok(pages.await?) })?);
             Ok((mesh, recorded, notes))
         }
         ChosenMesh::Cluster(target) => {
             let system_namespace = &suggest.mesh.system_namespace;
-            let (mesh, ignored, gaps) = explain::cluster(namespace, &target, system_namespace)?;
+            let (mesh, ignored, gaps) = explain::cluster(namespace, target, system_namespace)?;
             let asked = mesh.recording(namespace, policy);
             if asked.len() > MAX_PROXIES {
                 bail!(
@@ -93,7 +116,7 @@ fn recorded(suggest: &Suggest) -> Result<(MeshModel, Recorded, Vec<String>)> {
                     asked.len()
                 );
             }
-            let (recorded, notes) = read(block_on(of_pods(&target, &asked))?);
+            let (recorded, notes) = read(block_on(of_pods(target, &asked))?);
             let notes = ignored.into_iter().chain(gaps).chain(notes).collect();
             Ok((mesh, recorded, notes))
         }
@@ -183,4 +206,24 @@ fn value(one: &Suggestion) -> Value {
         "in_clear": one.in_clear,
         "not_kept": one.not_kept,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_audit_policy_the_advice_is_for_the_mesh_that_was_asked() {
+        let machine = ChosenMesh::Machine("shop".to_owned());
+        let said = nothing_is_recorded((Some("eu"), None), &machine);
+        assert!(said.contains(" with the action Audit in the namespace eu, "), "{said}");
+        assert!(
+            said.contains("`leno authz --name shop` lists") && !said.contains("kubectl"),
+            "{said}"
+        );
+        let said =
+            nothing_is_recorded((None, Some("a")), &ChosenMesh::Cluster(ClusterTarget::default()));
+        assert!(said.contains("`kubectl get authorizationpolicies -A` lists"), "{said}");
+        assert!(said.contains("AuthorizationPolicy named a with"), "{said}");
+    }
 }
