@@ -7,6 +7,7 @@ mod cluster;
 mod dashes;
 mod options;
 mod output;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,7 @@ fn once(error: &anyhow::Error) -> String {
 pub fn not_parsed(mut error: clap::Error) -> ExitCode {
     dashes::hint(&mut error);
     options::hint(&mut error);
+    usage::shorten(&mut error);
     // If standard error is closed, there is nothing left to do.
     let _closed = error.print();
     match error.kind() {

@@ -59,7 +59,9 @@ impl InstallOptions {
         if self.ha {
             settings.push("ha=true".to_owned());
         }
-        Values::load(&files, &settings).context("`leno install --show-values` lists the values")
+        Values::load(&files, &settings).map_err(|error| {
+            anyhow::anyhow!("{error:#} (`leno install --show-values` lists the values)")
+        })
     }
 }
 

@@ -165,7 +165,7 @@ async fn asked(
 /// One line for each report, below a heading.
 pub(super) fn table(reports: &[Report]) -> String {
     if reports.is_empty() {
-        return "there is no ServiceLevelObjective\n".to_owned();
+        return "there is no ServiceLevelObjective: docs/guide/objectives.md has one to begin with\n".to_owned();
     }
     let titles: Vec<String> = reports.iter().map(Report::title).collect();
     let first = width("OBJECTIVE", titles.iter().map(String::as_str));
@@ -226,6 +226,9 @@ mod tests {
              \x20       2.0  budget used up: 20 of 1000 requests"
         );
         assert!(report.fails());
-        assert_eq!(table(&[]), "there is no ServiceLevelObjective\n");
+        assert_eq!(
+            table(&[]),
+            "there is no ServiceLevelObjective: docs/guide/objectives.md has one to begin with\n"
+        );
     }
 }
