@@ -32,7 +32,7 @@ const SECTIONS: [Section; 6] = [
         ],
     ),
     ("Find out why", &["why", "check", "explain", "analyze", "diagnostics", "ebpf", "bug-report"]),
-    ("Who may call whom", &["authz", "identity"]),
+    ("Identities and permissions", &["authz", "identity"]),
     ("Run it on Kubernetes", &["install", "upgrade", "uninstall", "inject", "uninject"]),
     ("More", &["bench", "completion", "version"]),
 ];

@@ -9,6 +9,7 @@ use super::figures::{Figures, ReportView};
 ///
 /// The figures are what the proxies of the local mesh, or of a cluster, count during a window of time. With --since
 /// they cover the time up to now, from the history that `leno up` keeps.
+///
 /// Latency is of whole responses, in two digits: it is interpolated in the buckets of a histogram. The P95 of fewer than 20
 /// requests and the P99 of fewer than 100 are the slowest request by another name, so the table has `-` instead.
 ///
