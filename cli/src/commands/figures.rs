@@ -162,12 +162,12 @@ impl ReportView {
             Self::Routes => table::routes(report, is_wide),
         };
         super::print(&text)?;
+        for silent in &report.silent {
+            note!("leno: no answer from the proxy of {silent}");
+        }
         let missing = table::missing_percentiles(self.signals(report));
         if !missing.is_empty() {
             note!("leno: {missing}");
-        }
-        for silent in &report.silent {
-            note!("leno: no answer from the proxy of {silent}");
         }
         Ok(())
     }
