@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 use crate::diag::{self, Destroyed};
-use crate::sockets;
+use crate::{domain, sockets};
 
 /// Sockets that are remembered, some 100 bytes each.
 const MAX_REMEMBERED: usize = 1024;
@@ -43,7 +43,7 @@ type SocketEnds = (SocketAddr, SocketAddr);
 /// The sockets that were destroyed a moment ago with unread bytes.
 #[derive(Debug, Default)]
 pub(crate) struct DestroyedSockets {
-    table: RefCell<Table>,
+    table: Mutex<Table>,
     /// There are new ones.
     pub(crate) changed: Notify,
 }
@@ -63,8 +63,8 @@ struct Table {
 pub fn follow_destroyed() -> io::Result<()> {
     // SAFETY: the socket owns its descriptor, returns the same one each time, and is not taken out of what owns it here.
     let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;
-    let destroyed = Rc::new(DestroyedSockets::default());
-    DESTROYED.set(Rc::downgrade(&destroyed));
+    let destroyed = Arc::new(DestroyedSockets::default());
+    DESTROYED.set(Arc::downgrade(&destroyed));
     // Ends with the runtime.
     spawn_local(async move {
         if let Err(error) = destroyed.follow(&socket).await {
@@ -80,9 +80,17 @@ pub fn lost_announcements() -> u64 {
     LOST.get()
 }
 
+/// Those of the current task's namespace, if they are followed.
+pub(crate) fn of_task() -> Option<Arc<DestroyedSockets>> {
+    match domain::current() {
+        Some(domain) => domain.namespace().destroyed.upgrade(),
+        None => of_thread().upgrade(),
+    }
+}
+
 /// Those of this thread, if it follows them.
-pub(crate) fn of_thread() -> Option<Rc<DestroyedSockets>> {
-    DESTROYED.with_borrow(Weak::upgrade)
+pub(crate) fn of_thread() -> Weak<DestroyedSockets> {
+    DESTROYED.with_borrow(Weak::clone)
 }
 
 impl DestroyedSockets {
@@ -94,7 +102,7 @@ impl DestroyedSockets {
                 Ok(Ok(length)) => {
                     let message = message.get(..length).unwrap_or_default();
                     if let Some(destroyed) = diag::read_destroyed(message) {
-                        self.table.borrow_mut().insert(destroyed, Instant::now());
+                        self.table().insert(destroyed, Instant::now());
                         self.changed.notify_waiters();
                     }
                 }
@@ -107,10 +115,15 @@ impl DestroyedSockets {
         }
     }
 
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing panics while it is locked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The bytes that a program had read from a socket with these ends, which was made after `since`, when it was
     /// destroyed with others unread.
     pub(crate) fn take(&self, ends: SocketEnds, since: Instant) -> Option<u64> {
-        let (read, came) = self.table.borrow_mut().sockets.remove(&ends)?;
+        let (read, came) = self.table().sockets.remove(&ends)?;
         (came >= since).then_some(read)
     }
 }
@@ -157,10 +170,10 @@ mod tests {
     fn what_was_unread_of_an_earlier_connection_with_the_same_ends_proves_nothing() {
         let (sockets, came) = (DestroyedSockets::default(), Instant::now());
         let ends = of_port(1).ends;
-        sockets.table.borrow_mut().insert(of_port(1), came);
+        sockets.table().insert(of_port(1), came);
         assert_eq!(sockets.take(ends, came), Some(3));
         assert_eq!(sockets.take(ends, came), None, "it was taken");
-        sockets.table.borrow_mut().insert(of_port(1), came);
+        sockets.table().insert(of_port(1), came);
         assert_eq!(sockets.take(ends, came + Duration::from_nanos(1)), None);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::PoisonError;
 
 use leno_sockets::UNREAD_AT;
 use leno_types::canonical;
@@ -50,7 +51,8 @@ pub(crate) struct Destroyed {
 
 /// The socket that is bound to `local` and connected to `remote`, or a listener there; `None` if there is neither.
 pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<DiagSocket>> {
-    let mut kernel = sockets::diagnosis()?;
+    let kernel = sockets::diagnosis()?;
+    let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
     kernel.write_all(&request(local, remote))?;
     // The kernel has answered when the write returns.
     let mut answer = [0; ROOM];

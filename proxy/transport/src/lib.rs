@@ -37,6 +37,7 @@ mod datagram;
 mod destroyed;
 mod detect;
 mod diag;
+mod domain;
 mod hello;
 mod io;
 mod left;
@@ -66,6 +67,7 @@ pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};
 pub use datagram::PlaceholderDestinations;
 pub use destroyed::{follow_destroyed, lost_announcements};
 pub use detect::{Opening, Speaker, Verdict, Waits, judge};
+pub use domain::{Domain, domain_number, spawn};
 pub use hello::{ClientHello, Hello, OwnTls};
 pub use io::Io;
 pub use left::{Presence, presence};
@@ -77,7 +79,10 @@ pub use pace::{Arrival, Pace, Paces};
 pub use passage::{Passage, refused_passages};
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
-pub use sockets::{HandedNamespace, is_served_here, serve_over_the_network, udp};
+pub use sockets::{
+    HandedNamespace, Host, LentNamespace, host_no_more, host_of, is_served_here, lend,
+    serve_over_the_network, udp,
+};
 pub use source::{ClientAddress, Shown};
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::{Counted, accepted};

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! thread of a workload ── tcp(), udp(), ... ─────► stock ◄── batches ── broker in the workload's namespace
-//!                                                  └── below LOW: wants more, before any connection waits
+//!            ▲                                     └── below LOW: wants more, before any connection waits
+//!            └── lends some to tasks of its workload on the threads of others (crate::domain)
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -12,17 +13,19 @@ use std::io;
 use std::net::{IpAddr, TcpStream as StdStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use leno_handover::{AsyncChannel, BrokerOffer, Channel, SocketRequest};
 use nix::libc;
 use socket2::Socket;
 use tokio::net::TcpSocket;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
 
+use crate::destroyed::DestroyedSockets;
 use crate::source::Shown;
+use crate::{destroyed, domain};
 
 /// Sockets of one family that are kept. Connections to servers are pooled, so that a burst of new ones is rare; a
 /// socket that waits takes some 4 KiB of the kernel's memory.
@@ -30,12 +33,19 @@ const STOCK: usize = 16;
 /// Below this many, more are asked for: half, so that the answer, within some 100 us, comes before the rest is used.
 const LOW: usize = STOCK / 2;
 
+/// Sockets that others wait for, of those that a thread lends; and what it is asked to do that has not begun.
+const WAITING: usize = 16;
+
 thread_local! {
     static NAMESPACE: RefCell<Option<Rc<Namespace>>> = const { RefCell::new(None) };
 }
 
-/// How many threads of this process serve the workload of an address: as many entries as it serves workloads, and few addresses each.
-static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, usize>>> = LazyLock::new(Mutex::default);
+/// The threads of this process that serve the workload of an address, the last one last: as many entries as it serves workloads, and few
+/// addresses each.
+static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, Vec<Host>>>> = LazyLock::new(Mutex::default);
+
+/// The number of the last thread among those.
+static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Whether addresses are never taken for those of workloads of this process.
 static OVER_THE_NETWORK: AtomicBool = AtomicBool::new(false);
@@ -54,15 +64,47 @@ pub struct HandedNamespace {
     alive: oneshot::Sender<()>,
 }
 
+/// What is known of a namespace, on whichever thread.
+#[derive(Clone, Debug)]
+struct Known {
+    addresses: Arc<[IpAddr]>,
+    /// The broker makes sockets of UDP.
+    makes_udp: bool,
+    /// Locked for one question and its answer.
+    diagnosis: Arc<Mutex<Socket>>,
+    shown: Shown,
+}
+
+/// The namespace of a workload for tasks on other threads than its own, which lends them sockets.
+#[derive(Clone, Debug)]
+pub struct LentNamespace {
+    known: Known,
+    pub(crate) destroyed: Weak<DestroyedSockets>,
+    borrowers: mpsc::Sender<Loan>,
+}
+
+/// Where a socket that is borrowed goes.
+type Loan = (SocketKind, oneshot::Sender<io::Result<OwnedFd>>);
+
+/// What a thread of a workload is asked to do by that of another one.
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// A thread that serves a workload of this process, and that may do something for others.
+#[derive(Clone, Debug)]
+pub struct Host {
+    number: u64,
+    /// `None`: it takes nothing more.
+    errands: Option<mpsc::Sender<Errand>>,
+}
+
 #[derive(Debug)]
 struct Namespace {
     channel: AsyncChannel,
-    addresses: Vec<IpAddr>,
-    /// The broker makes sockets of UDP.
-    makes_udp: bool,
-    diagnosis: Socket,
+    known: Known,
     announcements: Option<Socket>,
-    shown: Shown,
+    /// This thread, as others know it.
+    host: u64,
+    borrowers: mpsc::Sender<Loan>,
     /// Of TCP and of UDP; of each IPv4 and IPv6.
     stocks: [[Stock; 2]; 2],
     /// The broker answers no more.
@@ -122,13 +164,17 @@ impl HandedNamespace {
     /// The system's reason.
     pub fn enter(self) -> io::Result<()> {
         let Self { channel, addresses, makes_udp, diagnosis, announcements, shown, alive } = self;
+        let diagnosis = Arc::new(Mutex::new(diagnosis));
+        let known = Known { addresses: addresses.into(), makes_udp, diagnosis, shown };
+        let (borrowers, mut loans) = mpsc::channel::<Loan>(WAITING);
+        let (errands, mut asked) = mpsc::channel::<Errand>(WAITING);
+        let host = LAST.fetch_add(1, Ordering::Relaxed);
         let namespace = Rc::new(Namespace {
             channel: AsyncChannel::new(channel)?,
-            addresses,
-            makes_udp,
-            diagnosis,
+            known,
             announcements,
-            shown,
+            host,
+            borrowers,
             stocks: Default::default(),
             ended: Cell::new(false),
         });
@@ -136,8 +182,21 @@ impl HandedNamespace {
         for ipv6 in [false, true] {
             namespace.replenish(SocketKind { ipv6, udp: false });
         }
-        serve_here(&namespace.addresses);
+        serve_here(&namespace.known.addresses, &Host { number: host, errands: Some(errands) });
         NAMESPACE.set(Some(Rc::clone(&namespace)));
+        // These end with the runtime, too.
+        let lender = Rc::clone(&namespace);
+        spawn_local(async move {
+            while let Some((kind, borrower)) = loans.recv().await {
+                // Who waits for it may be gone.
+                let _gone = borrower.send(lender.take(kind).await);
+            }
+        });
+        spawn_local(async move {
+            while let Some(errand) = asked.recv().await {
+                errand();
+            }
+        });
         // Ends with the broker, or with the runtime.
         spawn_local(async move {
             namespace.take_in().await;
@@ -149,7 +208,22 @@ impl HandedNamespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        serve_here_no_more(&self.addresses);
+        serve_here_no_more(&self.known.addresses, self.host);
+    }
+}
+
+impl Host {
+    /// The same for the same thread.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Has the thread do this soon. False if it has too much to do already, or has ended.
+    #[must_use]
+    pub fn ask(&self, errand: impl FnOnce() + Send + 'static) -> bool {
+        let errands = self.errands.as_ref();
+        errands.is_some_and(|errands| errands.try_send(Box::new(errand)).is_ok())
     }
 }
 
@@ -157,8 +231,7 @@ impl Drop for Namespace {
 /// Another process may serve it too: while a workload goes from one to the other.
 #[must_use]
 pub fn is_served_here(address: IpAddr) -> bool {
-    let served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
-    !OVER_THE_NETWORK.load(Ordering::Relaxed) && served.contains_key(&address.to_canonical())
+    !OVER_THE_NETWORK.load(Ordering::Relaxed) && served_here().contains_key(&address.to_canonical())
 }
 
 /// Has [`is_served_here`] be `false` for all addresses, for a process whose workloads are to use the network between them.
@@ -166,21 +239,52 @@ pub fn serve_over_the_network() {
     OVER_THE_NETWORK.store(true, Ordering::Relaxed);
 }
 
-fn serve_here(addresses: &[IpAddr]) {
-    let mut served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Each namespace has the same addresses of loopback.
-    for address in addresses.iter().filter(|address| !address.is_loopback()) {
-        let threads = served.entry(address.to_canonical()).or_default();
-        *threads = threads.saturating_add(1);
+/// The thread that serves the workload with this address here, unless that is the calling one, or it takes nothing more.
+#[must_use]
+pub fn host_of(address: IpAddr) -> Option<Host> {
+    let own = entered()?.host;
+    let served = served_here();
+    let host = served.get(&address.to_canonical())?.last()?;
+    let may = host.number != own && host.errands.is_some();
+    (may && !OVER_THE_NETWORK.load(Ordering::Relaxed)).then(|| host.clone())
+}
+
+/// Has the calling thread do nothing more for others.
+pub fn host_no_more() {
+    let Some(own) = entered() else { return };
+    for host in served_here().values_mut().flatten() {
+        if host.number == own.host {
+            host.errands = None;
+        }
     }
 }
 
-fn serve_here_no_more(addresses: &[IpAddr]) {
-    let mut served = SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner);
+/// The namespace of the calling thread, for tasks on others.
+#[must_use]
+pub fn lend() -> Option<LentNamespace> {
+    let own = entered()?;
+    let (known, borrowers) = (own.known.clone(), own.borrowers.clone());
+    Some(LentNamespace { known, destroyed: destroyed::of_thread(), borrowers })
+}
+
+fn served_here() -> MutexGuard<'static, HashMap<IpAddr, Vec<Host>>> {
+    SERVED_HERE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve_here(addresses: &[IpAddr], host: &Host) {
+    let mut served = served_here();
+    // Each namespace has the same addresses of loopback.
+    for address in addresses.iter().filter(|address| !address.is_loopback()) {
+        served.entry(address.to_canonical()).or_default().push(host.clone());
+    }
+}
+
+fn serve_here_no_more(addresses: &[IpAddr], host: u64) {
+    let mut served = served_here();
     for address in addresses.iter().map(IpAddr::to_canonical) {
         if let Some(threads) = served.get_mut(&address) {
-            *threads = threads.saturating_sub(1);
-            if *threads == 0 {
+            threads.retain(|thread| thread.number != host);
+            if threads.is_empty() {
                 served.remove(&address);
             }
         }
@@ -271,38 +375,56 @@ impl Namespace {
     }
 }
 
-/// An unconnected TCP socket of this thread's namespace.
+/// A socket of the current task's namespace; `None` if that is the process' own.
+async fn taken(kind: SocketKind) -> Option<io::Result<OwnedFd>> {
+    match (domain::current(), entered()) {
+        (Some(domain), _) => Some(domain.namespace().borrow(kind).await),
+        (None, Some(own)) => Some(own.take(kind).await),
+        (None, None) => None,
+    }
+}
+
+impl LentNamespace {
+    async fn borrow(&self, kind: SocketKind) -> io::Result<OwnedFd> {
+        let gone =
+            || io::Error::new(io::ErrorKind::BrokenPipe, "the thread of the workload has ended");
+        let (borrower, lent) = oneshot::channel();
+        self.borrowers.send((kind, borrower)).await.map_err(|_| gone())?;
+        lent.await.map_err(|_| gone())?
+    }
+}
+
+/// An unconnected TCP socket of the current task's namespace.
 pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
-    match entered() {
-        Some(namespace) => {
-            let taken = namespace.take(SocketKind { ipv6, udp: false }).await?;
-            Ok(TcpSocket::from_std_stream(StdStream::from(taken)))
-        }
+    match taken(SocketKind { ipv6, udp: false }).await {
+        Some(taken) => Ok(TcpSocket::from_std_stream(StdStream::from(taken?))),
         None if ipv6 => TcpSocket::new_v6(),
         None => TcpSocket::new_v4(),
     }
 }
 
-/// A socket of UDP of this thread's namespace, which does not block and is neither bound nor connected.
+/// A socket of UDP of the current task's namespace, which does not block and is neither bound nor connected.
 ///
 /// # Errors
 /// The system's reason; `Unsupported` where the workload's broker is of a version that makes none.
 pub async fn udp(ipv6: bool) -> io::Result<Socket> {
-    match entered() {
-        Some(namespace) if !namespace.makes_udp => Err(io::Error::new(
+    if known().is_some_and(|known| !known.makes_udp) {
+        return Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "the workload's broker is of an earlier version, which makes no sockets of UDP: start the workload again",
-        )),
-        Some(namespace) => namespace.take(SocketKind { ipv6, udp: true }).await.map(Socket::from),
+        ));
+    }
+    match taken(SocketKind { ipv6, udp: true }).await {
+        Some(taken) => taken.map(Socket::from),
         None => leno_sockets::udp(ipv6).map(Socket::from),
     }
 }
 
-/// A socket of sock_diag(7) of this thread's namespace; nothing waits in it to be read.
-pub(crate) fn diagnosis() -> io::Result<Socket> {
-    match entered() {
-        Some(namespace) => namespace.diagnosis.try_clone(),
-        None => leno_sockets::diagnosis(),
+/// A socket of sock_diag(7) of the current task's namespace; nothing waits in it to be read.
+pub(crate) fn diagnosis() -> io::Result<Arc<Mutex<Socket>>> {
+    match known() {
+        Some(known) => Ok(known.diagnosis),
+        None => leno_sockets::diagnosis().map(|own| Arc::new(Mutex::new(own))),
     }
 }
 
@@ -315,14 +437,22 @@ pub(crate) fn announcements() -> io::Result<Socket> {
     }
 }
 
-/// The addresses of this thread's namespace, if it is not the process' own.
+/// The addresses of the current task's namespace, if it is not the process' own.
 pub(crate) fn addresses() -> Option<Vec<IpAddr>> {
-    entered().map(|namespace| namespace.addresses.clone())
+    known().map(|known| known.addresses.to_vec())
 }
 
-/// What applications see in this thread's namespace, if it is not the process' own.
+/// What applications see in the current task's namespace, if it is not the process' own.
 pub(crate) fn shown() -> Option<Shown> {
-    entered().map(|namespace| namespace.shown)
+    known().map(|known| known.shown)
+}
+
+/// What is known of the current task's namespace, if it is not the process' own.
+fn known() -> Option<Known> {
+    match domain::current() {
+        Some(domain) => Some(domain.namespace().known.clone()),
+        None => entered().map(|own| own.known.clone()),
+    }
 }
 
 fn entered() -> Option<Rc<Namespace>> {
@@ -333,17 +463,27 @@ fn entered() -> Option<Rc<Namespace>> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use socket2::{Domain, Type};
+    use socket2::{Domain as SocketDomain, SockRef, Type};
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::{CONNECT_TIMEOUT, Listener, connect};
+    use crate::{
+        CONNECT_TIMEOUT, Domain, Listener, PanicVerdict, connect, judge_panic, panics,
+        spawn_contained,
+    };
 
     fn handed(makes_udp: bool) -> (Channel, HandedNamespace, oneshot::Receiver<()>) {
+        handed_at([192, 0, 2, 1].into(), makes_udp)
+    }
+
+    fn handed_at(
+        address: IpAddr,
+        makes_udp: bool,
+    ) -> (Channel, HandedNamespace, oneshot::Receiver<()>) {
         let (broker, channel) = Channel::pair().unwrap();
-        let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        let addresses = vec![IpAddr::from([192, 0, 2, 1])];
-        let diagnosis = diagnosis().unwrap();
+        let tcp = || Socket::new(SocketDomain::IPV4, Type::STREAM, None).unwrap();
+        let addresses = vec![address];
+        let diagnosis = leno_sockets::diagnosis().unwrap();
         let (handed, ended) = HandedNamespace::new(
             channel,
             (addresses, makes_udp),
@@ -357,7 +497,7 @@ mod tests {
     fn answer(broker: &AsyncChannel, ipv6: bool, count: usize, errno: Option<i32>) {
         let sockets: Vec<Socket> = (0..count)
             .map(|_| {
-                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                let socket = Socket::new(SocketDomain::IPV4, Type::STREAM, None).unwrap();
                 socket.set_nonblocking(true).unwrap();
                 // What the broker has made can be told from what this process would make.
                 socket.set_tcp_user_timeout(Some(std::time::Duration::from_secs(77))).unwrap();
@@ -442,12 +582,99 @@ mod tests {
         let mapped: IpAddr = "::ffff:192.0.2.77".parse().unwrap();
         let [own, loopback] = ["192.0.2.77", "127.0.0.1"].map(|address| address.parse().unwrap());
         let addresses = [own, loopback];
-        serve_here(&addresses);
-        serve_here(&addresses);
-        serve_here_no_more(&addresses);
+        let [first, second] = [1, 2].map(|number| Host { number, errands: None });
+        serve_here(&addresses, &first);
+        serve_here(&addresses, &second);
+        serve_here_no_more(&addresses, 1);
         assert!(is_served_here(own) && is_served_here(mapped) && !is_served_here(loopback));
-        serve_here_no_more(&addresses);
+        serve_here_no_more(&addresses, 2);
         assert!(!is_served_here(own));
+    }
+
+    #[tokio::test]
+    async fn tasks_of_a_domain_and_those_that_they_begin_use_what_another_thread_lends() {
+        let (broker, handed, _ended) = handed(false);
+        LocalSet::new()
+            .run_until(async {
+                let broker = AsyncChannel::new(broker).unwrap();
+                handed.enter().unwrap();
+                let lent = lend().unwrap();
+                answer(&broker, false, 1, None);
+                // As another thread has it, which has another namespace or none.
+                let own = NAMESPACE.take();
+                let domain = Domain::new(lent);
+                let inner = domain.spawn(async {
+                    let known = (addresses().unwrap(), domain::domain_number());
+                    let inner = spawn_contained(async move {
+                        assert_eq!(known, (addresses().unwrap(), domain::domain_number()));
+                        let socket = tcp(false).await.unwrap();
+                        let timeout = SockRef::from(&socket).tcp_user_timeout().unwrap();
+                        assert_eq!(timeout, Some(std::time::Duration::from_secs(77)), "not lent");
+                        std::future::pending().await
+                    });
+                    // Other tasks have their turn, with what is theirs.
+                    tokio::task::yield_now().await;
+                    assert_eq!(addresses(), Some(vec![IpAddr::from([192, 0, 2, 1])]));
+                    inner
+                });
+                let inner = inner.await.unwrap();
+                assert_eq!((addresses(), domain::domain_number()), (None, None));
+                // A panic there ends its task alone, and is counted where it was.
+                let panicked = domain.spawn(async {
+                    let panicked = spawn_contained(async {
+                        let verdict = judge_panic();
+                        assert_eq!(verdict, PanicVerdict::EndTask { log: true });
+                    });
+                    panicked.await.unwrap();
+                    panics()
+                });
+                assert_eq!((panicked.await.unwrap(), panics()), (1, 0));
+                domain.end();
+                assert!(inner.await.unwrap_err().is_cancelled());
+                assert!(domain.spawn(std::future::pending::<()>()).await.is_err());
+                drop(own);
+            })
+            .await;
+    }
+
+    #[test]
+    fn a_thread_is_no_host_for_itself_nor_once_it_takes_nothing_more() {
+        let address = IpAddr::from([192, 0, 2, 78]);
+        let runtime =
+            || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (entered, is_entered) = std::sync::mpsc::channel();
+        let (asked, is_asked) = std::sync::mpsc::channel();
+        let (end, ends) = oneshot::channel::<()>();
+        // Both have the same address, and the last one is asked.
+        let (_broker, own, _ended) = handed_at(address, false);
+        LocalSet::new().block_on(&runtime(), async {
+            own.enter().unwrap();
+            assert!(host_of(address).is_none());
+            let other = std::thread::spawn(move || {
+                let (_broker, handed, _ended) = handed_at(address, false);
+                LocalSet::new().block_on(&runtime(), async {
+                    handed.enter().unwrap();
+                    entered.send(()).unwrap();
+                    ends.await.unwrap();
+                    NAMESPACE.set(None);
+                });
+            });
+            is_entered.recv().unwrap();
+            let host = host_of(address).unwrap();
+            let thread = std::thread::current().id();
+            assert!(host.ask(move || {
+                asked.send(std::thread::current().id() != thread).unwrap();
+                host_no_more();
+                // It is done once.
+                asked.send(true).unwrap();
+            }));
+            assert!(is_asked.recv().unwrap() && is_asked.recv().unwrap());
+            assert!(host_of(address).is_none());
+            end.send(()).unwrap();
+            other.join().unwrap();
+            assert!(!host.ask(|| unreachable!("it has ended")));
+            NAMESPACE.set(None);
+        });
     }
 
     #[tokio::test]

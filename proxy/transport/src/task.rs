@@ -19,11 +19,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::task::JoinHandle;
 
 use crate::clock::PollTurn;
+use crate::domain;
 
-/// Panics of one thread that are logged one by one; after these, each time that their count has
+/// Panics of one thread, or domain, that are logged one by one; after these, each time that their count has
 /// doubled. Clients may be able to cause them, and must not fill the log.
 const LOGGED: u64 = 16;
 
@@ -35,13 +36,26 @@ thread_local! {
 
 /// Spawns a contained task on the current thread.
 pub fn spawn_contained(future: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
-    spawn_local(Contained { future: Some(future) })
+    domain::spawn(Contained { future: Some(future) })
 }
 
-/// How many contained tasks of the calling thread have panicked.
+/// How many contained tasks have panicked: those of the current task's domain, or those of the thread's own.
 #[must_use]
 pub fn panics() -> u64 {
-    PANICS.get()
+    match domain::current() {
+        Some(domain) => domain.panics.get(),
+        None => PANICS.get(),
+    }
+}
+
+/// Counts one more panic there; returns how many there are.
+fn count_panic() -> u64 {
+    let count = panics().saturating_add(1);
+    match domain::current() {
+        Some(domain) => domain.panics.set(count),
+        None => PANICS.set(count),
+    }
+    count
 }
 
 /// What a panic hook is to do about a panic on the calling thread.
@@ -63,8 +77,7 @@ pub fn judge_panic() -> PanicVerdict {
     if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
         return PanicVerdict::EndProcess;
     }
-    let count = PANICS.get().saturating_add(1);
-    PANICS.set(count);
+    let count = count_panic();
     PanicVerdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
 }
 
@@ -125,6 +138,7 @@ impl Drop for Inside {
 mod tests {
     use tokio::runtime::{Builder, LocalOptions};
     use tokio::sync::oneshot;
+    use tokio::task::spawn_local;
 
     use super::*;
 

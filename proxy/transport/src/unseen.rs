@@ -68,7 +68,7 @@ impl Counted {
     /// A connection on which nothing was written yet.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
-        let ends = destroyed::of_thread().and_then(|_| ends(&stream));
+        let ends = destroyed::of_task().and_then(|_| ends(&stream));
         let (before, written) = (0, 0);
         Self { stream, ends, made: Instant::now(), before, written, ended: false, reset: false }
     }
@@ -96,7 +96,7 @@ impl Counted {
     }
 
     async fn never_read_within(&self, wait: Duration) -> bool {
-        let sockets = destroyed::of_thread();
+        let sockets = destroyed::of_task();
         let proven = async {
             loop {
                 // Made before the look, so that it hears of what comes after.

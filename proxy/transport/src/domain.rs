@@ -1,0 +1,132 @@
+//! The tasks of a worker that is a guest on the thread of another workload.
+//!
+//! ```text
+//! thread of client ──┬── its own tasks ─────────────────► sockets of its namespace
+//!                    └── Domain of server ── its tasks ─► sockets that the thread of server lends
+//! ```
+//! A task that is begun by one of a domain belongs to it too, so that nothing else has to know where it runs.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use pin_project_lite::pin_project;
+use tokio::task::{AbortHandle, JoinHandle, spawn_local};
+
+use crate::sockets::LentNamespace;
+
+thread_local! {
+    /// The domain of the task that is being polled.
+    static CURRENT: RefCell<Option<Rc<Domain>>> = const { RefCell::new(None) };
+}
+
+/// The number of the next domain.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// Tasks of the calling thread that use another network namespace than the thread does.
+#[derive(Debug)]
+pub struct Domain {
+    number: u64,
+    namespace: LentNamespace,
+    tasks: RefCell<Vec<AbortHandle>>,
+    /// How many of them have panicked.
+    pub(crate) panics: Cell<u64>,
+    ended: Cell<bool>,
+}
+
+impl Domain {
+    /// One without a task.
+    #[must_use]
+    pub fn new(namespace: LentNamespace) -> Rc<Self> {
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let (panics, ended) = (Cell::new(0), Cell::new(false));
+        Rc::new(Self { number, namespace, tasks: RefCell::default(), panics, ended })
+    }
+
+    /// Begins a task of the domain on the current thread.
+    pub fn spawn<F: Future + 'static>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
+    where
+        F::Output: 'static,
+    {
+        let task = spawn_local(Within { domain: Rc::clone(self), future });
+        if self.ended.get() {
+            task.abort();
+        }
+        let mut tasks = self.tasks.borrow_mut();
+        if tasks.len() == tasks.capacity() {
+            tasks.retain(|task| !task.is_finished());
+        }
+        tasks.push(task.abort_handle());
+        task
+    }
+
+    /// Frees what is kept of tasks that have ended. To be called every few seconds.
+    pub fn sweep(&self) {
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.shrink_to_fit();
+    }
+
+    /// Ends all of its tasks.
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.tasks.take().iter().for_each(AbortHandle::abort);
+    }
+
+    pub(crate) fn namespace(&self) -> &LentNamespace {
+        &self.namespace
+    }
+}
+
+/// Begins a task on the current thread, in the domain of the current one.
+pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output>
+where
+    F::Output: 'static,
+{
+    match current() {
+        Some(domain) => domain.spawn(future),
+        None => spawn_local(future),
+    }
+}
+
+/// The domain of the current task. `None`: it is the thread's own.
+pub(crate) fn current() -> Option<Rc<Domain>> {
+    // It fails only while the thread ends.
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+}
+
+/// What tells the domain of the current task from others. `None`: it is the thread's own.
+#[must_use]
+pub fn domain_number() -> Option<u64> {
+    current().map(|domain| domain.number)
+}
+
+pin_project! {
+    struct Within<F> {
+        domain: Rc<Domain>,
+        #[pin]
+        future: F,
+    }
+}
+
+impl<F: Future> Future for Within<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let _inside = Inside(CURRENT.replace(Some(Rc::clone(this.domain))));
+        this.future.poll(cx)
+    }
+}
+
+/// Puts the domain back in which the task was polled.
+struct Inside(Option<Rc<Domain>>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
