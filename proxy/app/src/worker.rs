@@ -251,7 +251,7 @@ pub(crate) struct Planes {
     inbound: Inbound,
     registry: Rc<Registry>,
     activity: Rc<Activity>,
-    admission: Rc<Admission>,
+    admission: Arc<Admission>,
     /// Limits the rate of new connections, outbound and inbound.
     paces: Option<RefCell<(Pace, Paces)>>,
     standing: Standing,
@@ -417,7 +417,7 @@ fn memory() -> WorkerMemory {
 }
 
 /// Decides which connections of this worker are admitted.
-fn admission(plan: &Plan) -> Rc<Admission> {
+fn admission(plan: &Plan) -> Arc<Admission> {
     let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
         (false, true) => Directions::Outbound,
         (true, false) => Directions::Inbound,

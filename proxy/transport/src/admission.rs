@@ -25,11 +25,11 @@
     reason = "counts of open connections, each subtracted once"
 )]
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leno_types::Identity;
 use tokio::task::AbortHandle;
@@ -64,11 +64,11 @@ pub enum Refusal {
     Source,
 }
 
-/// The connections of one worker.
+/// The connections of one worker, and of its guests on the threads of other workloads, if it has any.
 #[derive(Debug)]
 pub struct Admission {
     bounds: Bounds,
-    open: RefCell<Open>,
+    open: Mutex<Open>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ struct Open {
     proven: usize,
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
-    proven_of: HashMap<Rc<ProvenClient>, usize>,
+    proven_of: HashMap<Arc<ProvenClient>, usize>,
     /// By age.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
@@ -114,11 +114,11 @@ enum ProvenClient {
 /// One connection, which counts as open until this is dropped.
 #[derive(Debug)]
 pub struct Admitted {
-    admission: Rc<Admission>,
+    admission: Arc<Admission>,
     standing: Cell<ClientStanding>,
     source: IpAddr,
     /// Of a proven one; all connections of a client share it.
-    client: OnceCell<Rc<ProvenClient>>,
+    client: OnceCell<Arc<ProvenClient>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,16 +169,16 @@ impl Bounds {
 impl Admission {
     /// For `total` connections, 64 at least.
     #[must_use]
-    pub fn new(total: usize, directions: Directions) -> Rc<Self> {
-        Rc::new(Self { bounds: Bounds::new(total, directions), open: RefCell::default() })
+    pub fn new(total: usize, directions: Directions) -> Arc<Self> {
+        Arc::new(Self { bounds: Bounds::new(total, directions), open: Mutex::default() })
     }
 
     /// Admits a connection of the workload itself.
     ///
     /// # Errors
     /// As many are open as may be.
-    pub fn outbound(self: &Rc<Self>) -> Result<Admitted, Refusal> {
-        let mut open = self.open.borrow_mut();
+    pub fn outbound(self: &Arc<Self>) -> Result<Admitted, Refusal> {
+        let mut open = self.open();
         if open.unproven + open.outbound >= self.bounds.unproven_and_outbound
             || open.decided() >= self.bounds.decided
         {
@@ -192,9 +192,9 @@ impl Admission {
 
     /// Admits a connection to the workload, of which nothing is known yet; whether another one had to
     /// make room for it. What serves it is to be [attached](Admitted::attach).
-    pub fn inbound(self: &Rc<Self>, source: IpAddr) -> (Admitted, bool) {
+    pub fn inbound(self: &Arc<Self>, source: IpAddr) -> (Admitted, bool) {
         let source = source.to_canonical();
-        let mut open = self.open.borrow_mut();
+        let mut open = self.open();
         let is_full = open.undecided.len() >= self.bounds.undecided;
         let evicted = is_full && open.evict();
         let number = open.next;
@@ -208,8 +208,13 @@ impl Admission {
     /// How many connections are open.
     #[must_use]
     pub fn connections(&self) -> usize {
-        let open = self.open.borrow();
+        let open = self.open();
         open.decided() + open.undecided.len()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // Nothing panics while it is locked.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -248,8 +253,8 @@ fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
 }
 
 impl Admitted {
-    fn new(admission: &Rc<Admission>, standing: ClientStanding, source: IpAddr) -> Self {
-        let (admission, standing) = (Rc::clone(admission), Cell::new(standing));
+    fn new(admission: &Arc<Admission>, standing: ClientStanding, source: IpAddr) -> Self {
+        let (admission, standing) = (Arc::clone(admission), Cell::new(standing));
         Self { admission, standing, source, client: OnceCell::new() }
     }
 
@@ -268,8 +273,7 @@ impl Admitted {
     /// # Errors
     /// As many connections are open as may be.
     pub fn prove(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
-        let Admission { bounds, open } = &*self.admission;
-        let mut open = open.borrow_mut();
+        let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);
         if open.unproven + open.proven >= bounds.unproven_and_proven
             || open.decided() >= bounds.decided
@@ -281,8 +285,8 @@ impl Admitted {
             None => ProvenClient::Address(self.source),
         };
         let (client, of_client) = match open.proven_of.get_key_value(&client) {
-            Some((known, count)) => (Rc::clone(known), *count),
-            None => (Rc::new(client), 0),
+            Some((known, count)) => (Arc::clone(known), *count),
+            None => (Arc::new(client), 0),
         };
         let but_others = open.decided() - (open.proven - of_client);
         if of_client >= bounds.proven_of_client
@@ -291,7 +295,7 @@ impl Admitted {
         {
             return Err(Refusal::Source);
         }
-        open.proven_of.insert(Rc::clone(&client), of_client + 1);
+        open.proven_of.insert(Arc::clone(&client), of_client + 1);
         open.proven += 1;
         let _first = self.client.set(client);
         self.standing.set(ClientStanding::Proven);
@@ -303,8 +307,7 @@ impl Admitted {
     /// # Errors
     /// As many such clients are served as may be.
     pub fn serve_unproven(&self) -> Result<(), Refusal> {
-        let Admission { bounds, open } = &*self.admission;
-        let mut open = open.borrow_mut();
+        let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);
         let of_source = open.unproven_of.get(&self.source).copied().unwrap_or_default();
         if open.unproven >= bounds.unproven
@@ -331,17 +334,19 @@ impl Admitted {
 }
 
 impl Admission {
-    /// Attaches the task that serves an undecided connection, so that it can be ended for another one.
+    /// Attaches the task that serves an undecided connection, before that runs, so that it can be ended for another one.
     pub fn attach(&self, number: u64, task: AbortHandle) {
-        if let Some(undecided) = self.open.borrow_mut().undecided.get_mut(&number) {
-            undecided.task = Some(task);
+        match self.open().undecided.get_mut(&number) {
+            Some(undecided) => undecided.task = Some(task),
+            // Another thread has ended it meanwhile.
+            None => task.abort(),
         }
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut open = self.admission.open.borrow_mut();
+        let mut open = self.admission.open();
         match self.standing.get() {
             ClientStanding::Outbound => open.outbound -= 1,
             ClientStanding::Proven => {

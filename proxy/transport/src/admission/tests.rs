@@ -5,13 +5,13 @@ fn address(last: u8) -> IpAddr {
 }
 
 /// Admits inbound connections of one address, undecided, until `count`.
-fn knock(admission: &Rc<Admission>, source: u8, count: usize) -> Vec<Admitted> {
+fn knock(admission: &Arc<Admission>, source: u8, count: usize) -> Vec<Admitted> {
     (0..count).map(|_| admission.inbound(address(source)).0).collect()
 }
 
 fn is_undecided(admission: &Admission, admitted: &Admitted) -> bool {
     let number = admitted.number().expect("it was not decided");
-    admission.open.borrow().undecided.contains_key(&number)
+    admission.open().undecided.contains_key(&number)
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn silence_takes_turns_among_itself() {
     assert_eq!(admission.connections(), 10);
     drop((peer, strangers));
     assert_eq!(admission.connections(), 0);
-    let open = admission.open.borrow();
+    let open = admission.open();
     assert!(open.undecided_of.is_empty() && open.unproven_of.is_empty());
 }
 
@@ -127,7 +127,7 @@ fn one_proven_client_leaves_room_for_others() {
         assert_eq!(admission.connections(), in_all);
         drop((of_one, of_others));
         serve_unproven().unwrap();
-        assert!(admission.open.borrow().proven_of.is_empty());
+        assert!(admission.open().proven_of.is_empty());
     }
 }
 
@@ -143,4 +143,51 @@ fn one_proven_client_leaves_room_for_others_beside_all_else() {
     assert_eq!(prove(1).unwrap_err(), Refusal::Source);
     let other = prove(2).unwrap();
     drop((own, of_one, other));
+}
+
+/// A guest admits connections on the thread of another workload.
+#[test]
+fn threads_that_share_an_admission_have_its_bounds_together() {
+    let admission = Admission::new(80, Directions::Inbound);
+    let prove = |admission: &Arc<Admission>, source| {
+        let admitted = admission.inbound(address(source)).0;
+        admitted.prove(None).map(|()| admitted)
+    };
+    let held: Vec<_> = (0..40).map(|source| prove(&admission, source).unwrap()).collect();
+    let (of_guest, full) = (Arc::clone(&admission), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        let guest = scope.spawn(|| {
+            let held: Vec<_> = (0..30).map(|from| prove(&of_guest, 100 + from).unwrap()).collect();
+            assert_eq!(prove(&of_guest, 99).unwrap_err(), Refusal::Limit);
+            full.wait();
+            full.wait();
+            drop(held);
+        });
+        full.wait();
+        assert_eq!(prove(&admission, 99).unwrap_err(), Refusal::Limit);
+        assert_eq!(admission.connections(), 70);
+        full.wait();
+        guest.join().unwrap();
+    });
+    assert_eq!(admission.connections(), held.len());
+}
+
+#[test]
+fn a_connection_that_another_thread_evicts_before_its_task_is_attached_ends() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async {
+        let admission = Admission::new(64, Directions::Inbound);
+        let (admitted, _) = admission.inbound(address(1));
+        let number = admitted.number().unwrap();
+        let others = knock(&admission, 1, 8);
+        assert!(!is_undecided(&admission, &admitted));
+        let task = tokio::task::spawn_local(async move {
+            let _admitted = admitted;
+            std::future::pending::<()>().await;
+        });
+        admission.attach(number, task.abort_handle());
+        assert!(task.await.unwrap_err().is_cancelled());
+        assert_eq!(admission.connections(), others.len());
+    });
 }
