@@ -60,6 +60,13 @@ impl AuditedRequests {
         }
     }
 
+    /// Forgets those that are more than `most`.
+    pub(crate) fn forget_beyond(&mut self, most: usize) {
+        while self.0.len() > most {
+            self.0.pop_last();
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&AuditedRequest, u64)> {
         self.0.iter().map(|(request, count)| (request, *count))
     }
