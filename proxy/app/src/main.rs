@@ -27,6 +27,7 @@ mod control;
 mod datagrams;
 mod export;
 mod fixed;
+mod guest;
 mod hook;
 mod known;
 mod node;

@@ -42,6 +42,7 @@ use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
+use crate::guest::{EndOfGuests, GuestBook};
 use crate::pulse::{Pulse, Stalled, beat};
 use crate::reclaim;
 use crate::run::{EndOrders, Signals, control_runtime, serve};
@@ -433,6 +434,9 @@ async fn live(joined: Joined, common: &Rc<Common>) -> anyhow::Result<()> {
     setup.connection_rate = NonZeroU32::new(flags.connection_rate);
     drop(flags);
     setup.handed.replace(Some(handed));
+    let guests = Arc::<GuestBook>::default();
+    let _end_of_guests = EndOfGuests(Arc::clone(&guests));
+    setup.guests = Some(guests);
     setup.admin_handed.replace(Some(admin));
     setup.succeeds = succeeds;
     let name = setup.instance.to_string();

@@ -105,6 +105,7 @@ fn state_of(setup: &Setup, await_capture: bool) -> State {
         tap_bodies: setup.tap_bodies,
         scrapers: setup.scrapers.clone(),
         workers: RefCell::default(),
+        guests: setup.guests.clone(),
         directory: setup.directory.clone(),
         names: setup.names.clone(),
         policy: setup.policy.clone(),
@@ -202,6 +203,10 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
          with the stack of the thread (`gdb -p PID -batch -ex 'thread apply all bt'`)"
     );
     reports.has_stalled(&worker.pulse);
+    if let Some(guests) = &setup.guests {
+        // They get no more sockets from it, so their clients are to find the next membership.
+        guests.leave(Departure::Succeeded);
+    }
     worker
 }
 
@@ -288,7 +293,7 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
         state.uncaptured.set(false);
     }
     for number in 0..setup.workers.max(1) {
-        let worker = Worker::start(number, setup.plan(number)).await?;
+        let worker = Worker::start(number, setup.plan(number), setup.handed.take()).await?;
         let listening: Vec<String> = worker.listening.iter().map(ToString::to_string).collect();
         tracing::info!(number, listening = listening.join(" "), "worker listens");
         state.workers.borrow_mut().push(worker);
@@ -312,6 +317,9 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
         }
         for worker in &workers {
             worker.drain().await;
+        }
+        if let Some(guests) = &setup.guests {
+            guests.leave(departure);
         }
         let began = Instant::now();
         // A worker answers after it has handled earlier orders, so all of them drain now.
@@ -375,9 +383,10 @@ async fn until_idle(
             0 => Duration::ZERO,
             _ => IDLE_GRACE.saturating_add(departure.time_to_leave()),
         };
-        let idle = left.busy == 0 && since.elapsed() >= least.saturating_add(grace);
+        let busy = left.busy.saturating_add(left.hosted);
+        let idle = busy == 0 && since.elapsed() >= least.saturating_add(grace);
         if idle || began.elapsed() >= longest {
-            return left.busy;
+            return busy;
         }
     }
 }

@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use crate::admin::probe::{KubeletCalls, Probes};
 use crate::config::Flags;
 use crate::export::TracePlan;
+use crate::guest::GuestBook;
 use crate::node::Reports;
 use crate::worker::Plan;
 
@@ -56,6 +57,8 @@ pub(crate) struct Setup {
     pub(crate) inbound: Vec<SocketAddr>,
     /// The sockets of the workload's network namespace, if that is not the process' own; for one worker.
     pub(crate) handed: RefCell<Option<Handed>>,
+    /// The list of the workload's guests on threads of other workloads, if the process serves several.
+    pub(crate) guests: Option<Arc<GuestBook>>,
     /// The listener of the admin server, if a broker has handed one over, until it is used.
     pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
     /// Another process serves the workload until this one does.
@@ -177,6 +180,7 @@ impl Setup {
             outbound: flags.outbound.clone(),
             inbound: flags.inbound.clone(),
             handed: RefCell::default(),
+            guests: None,
             admin_handed: RefCell::default(),
             succeeds: false,
             supervisor: None,
@@ -229,7 +233,8 @@ impl Setup {
             // Only one worker carries datagrams, because one socket receives all QUIC packets, for connections in both
             // directions.
             datagrams: self.datagrams && number == 0,
-            handed: self.handed.take(),
+            guests: self.guests.clone(),
+            guest_of: None,
             kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
             fixed: self.fixed.clone(),
             application: self.application,

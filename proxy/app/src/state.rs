@@ -27,6 +27,7 @@ use crate::admin::metrics::PageForm;
 use crate::admin::probe::Probes;
 use crate::capture::is_marked;
 use crate::datagrams::DatagramLoad;
+use crate::guest::GuestBook;
 use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 use crate::{known, node};
@@ -46,6 +47,8 @@ pub(crate) struct State {
     /// The network addresses that may request metrics; without any, all may.
     pub(crate) scrapers: Vec<Cidr>,
     pub(crate) workers: RefCell<Vec<Worker>>,
+    /// The list of the workload's guests on threads of other workloads, if the process serves several.
+    pub(crate) guests: Option<Arc<GuestBook>>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
@@ -117,6 +120,7 @@ impl State {
         for worker in workers {
             let load = worker.load().await.unwrap_or_default();
             sum.busy += load.busy;
+            sum.hosted += load.hosted;
             sum.connections += load.connections;
             sum.charged += load.charged;
             sum.datagrams = sum.datagrams.or(load.datagrams);
@@ -124,6 +128,9 @@ impl State {
                 sum.connections += open.connections;
                 sum.streams += open.streams;
             }
+        }
+        if let Some(guests) = &self.guests {
+            sum.busy += guests.busy().await;
         }
         sum
     }
@@ -176,11 +183,15 @@ impl State {
                 sum.add(snapshot);
             }
         }
+        if let Some(guests) = &self.guests {
+            sum.add(guests.counted().await);
+        }
         sum
     }
 
     async fn measured(&self) -> Vec<Measured> {
         let load = self.load().await;
+        let [guests, guests_refused] = guests(self.guests.as_deref());
         let mut measured = discovery(&self.directory.status());
         measured.extend(http2(&load));
         measured.extend(load.datagrams.iter().flat_map(DatagramLoad::measured));
@@ -192,6 +203,8 @@ impl State {
         measured.extend([
             stalls(self.stalls.get()),
             cut(node::cut()),
+            guests,
+            guests_refused,
             gauge(
                 "leno_connections_open",
                 "Open connections that the proxy has accepted, in both directions.",
@@ -367,6 +380,25 @@ fn stalls(count: u64) -> Measured {
             count as f64,
         )
     }
+}
+
+fn guests(book: Option<&GuestBook>) -> [Measured; 2] {
+    let (open, refused) = book.map(GuestBook::counts).unwrap_or_default();
+    [
+        gauge(
+            "leno_guests",
+            "Threads of other workloads of this process on which the workload serves what they connect; node mode only.",
+            open as f64,
+        ),
+        Measured {
+            kind: Kind::Counter,
+            ..gauge(
+                "leno_guests_refused",
+                "Times that such a thread had no place, so that a connection was served on the workload's own; node mode only.",
+                refused as f64,
+            )
+        },
+    ]
 }
 
 fn cut(count: u64) -> Measured {

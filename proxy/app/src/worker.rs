@@ -1,12 +1,14 @@
 //! One worker: a thread with its own runtime, listeners, pools and counters.
 
+mod serving;
+
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use leno_datagram::Datagrams;
@@ -20,15 +22,14 @@ use leno_telemetry::access::Records;
 use leno_telemetry::tap::Taps;
 use leno_telemetry::trace::Traces;
 use leno_telemetry::{Counter, Registry, Snapshot};
-use leno_tls::{Acceptor, Connector, RenewalsArrive, TlsConfigs};
-use leno_transport::budget::{self, Budget, Charge};
+use leno_tls::{Acceptor, Connector, Renewal, RenewalsArrive, TlsConfigs};
+use leno_transport::budget::{self, Budget};
 use leno_transport::{
-    Activity, Admission, Admitted, Arrival, Directions, Io, Listener, MIN_CONNECTIONS, Pace, Paces,
-    Passage, panics, spawn_contained, test_panic,
+    Activity, Admission, Directions, Listener, MIN_CONNECTIONS, Pace, Paces, Passage, panics,
+    spawn, test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
-use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
@@ -36,14 +37,17 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::admin::probe::KubeletCalls;
 use crate::datagrams::{DatagramLoad, DatagramSockets};
 use crate::export::{Exporter, Signal, TracePlan};
+use crate::guest::{self, GuestBook, Guests};
 use crate::pulse::Pulse;
 use crate::reclaim;
 use crate::services::OfOutbound;
 use crate::setup::{AccessLog, CONNECTIONS_PER_TUNNEL, Handed};
 use crate::standing::Standing;
 
+use serving::Arrived;
+
 /// How often idle connections and destinations are checked.
-const SWEEP: Duration = Duration::from_secs(5);
+pub(crate) const SWEEP: Duration = Duration::from_secs(5);
 /// The memory that is charged for an open connection: its task with its state (5 KiB measured in plaintext, more with a
 /// TLS session), and the two smallest buffers, which it may have however short memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
@@ -51,14 +55,14 @@ const CONNECTION_BYTES: usize = 16 * 1024;
 /// processes 5 s.
 const LEAVE_WITHIN: Duration = Duration::from_secs(4);
 /// Questions to a worker that may wait; each is answered within one turn of its event loop.
-const MAX_COMMANDS: usize = 16;
+pub(crate) const MAX_COMMANDS: usize = 16;
 
 /// Events that a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
 /// events are taken once these are handled.
 const MAX_EVENTS: usize = 256;
 
 /// Everything that a worker needs, to be sent to its thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
     pub(crate) directory: Directory,
@@ -77,8 +81,10 @@ pub(crate) struct Plan {
     pub(crate) is_waypoint: bool,
     /// It carries datagrams.
     pub(crate) datagrams: bool,
-    /// The sockets of another network namespace, instead of listeners of this one.
-    pub(crate) handed: Option<Handed>,
+    /// The list of the workload's guests on threads of other workloads, if the process serves several.
+    pub(crate) guests: Option<Arc<GuestBook>>,
+    /// Set if it is such a guest: the connections of the worker that it belongs to, which it is bounded with.
+    pub(crate) guest_of: Option<Arc<Admission>>,
     /// The probes that a kubelet sends to the workload itself.
     pub(crate) kubelet: Option<KubeletCalls>,
     pub(crate) fixed: Option<Fixed>,
@@ -142,6 +148,8 @@ pub(crate) enum Command {
 pub(crate) struct Load {
     /// Requests and relays in progress.
     pub(crate) busy: usize,
+    /// Requests and relays of other workloads on the worker's thread.
+    pub(crate) hosted: usize,
     /// Accepted connections, including idle ones.
     pub(crate) connections: usize,
     /// Bytes that are charged for buffers and connections.
@@ -168,12 +176,16 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts the thread and waits until it listens.
-    pub(crate) async fn start(number: u16, plan: Plan) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        number: u16,
+        plan: Plan,
+        handed: Option<Handed>,
+    ) -> anyhow::Result<Self> {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
         // A process with several workloads has threads with the same number for each of them.
-        let name = match plan.handed {
+        let name = match handed {
             Some(_) => format!("w:{}", plan.instance),
             None => format!("worker-{number}"),
         };
@@ -181,7 +193,7 @@ impl Worker {
         let of_thread = Arc::clone(&pulse);
         thread::Builder::new()
             .name(name)
-            .spawn(move || run((plan, of_thread), received, listening))
+            .spawn(move || run((plan, handed, of_thread), received, listening))
             .context("starting a worker thread")?;
         let listening = listens.await.context("a worker ended before it listened")??;
         Ok(Self { commands, listening, budget, max_connections, pulse })
@@ -214,7 +226,7 @@ impl Worker {
 }
 
 fn run(
-    (plan, pulse): (Plan, Arc<Pulse>),
+    (plan, handed, pulse): (Plan, Option<Handed>, Arc<Pulse>),
     commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
@@ -232,18 +244,11 @@ fn run(
             return;
         }
     };
-    runtime.block_on(Box::pin(serve((plan, &pulse), commands, listening)));
+    runtime.block_on(Box::pin(serve((plan, handed, &pulse), commands, listening)));
     // Dropping the runtime drops its tasks and what they own.
     drop(runtime);
     budget::leave();
 }
-
-/// The counters of outbound connections that were delayed, and that were reset, because of earlier ones.
-const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
-const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
-
-/// The client of an accepted connection, and the local address.
-type Accepted = (SocketAddr, SocketAddr);
 
 /// The state of a worker's thread.
 pub(crate) struct Planes {
@@ -265,10 +270,10 @@ pub(crate) struct Planes {
     workers: u16,
     /// The exporters of spans and of records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
-    /// How many panics of this thread the registry has counted.
+    /// How many panics the registry has counted: of this thread, or of the guest.
     panics: Cell<u64>,
-    /// How many in-memory connections of this thread the registry has counted, outbound and inbound.
-    in_process: Cell<[u64; 2]>,
+    /// How many in-memory connections that this thread has made the registry has counted.
+    in_process: Cell<u64>,
     /// How many unread responses of this thread the registry has counted.
     unread_answers: Cell<u64>,
     /// How many lost announcements of destroyed sockets the registry has counted.
@@ -277,26 +282,19 @@ pub(crate) struct Planes {
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
-}
-
-/// An admitted connection of the workload. It is boxed, so that the task that serves it needs no space for this as
-/// well.
-struct Arrived {
-    planes: Rc<Planes>,
-    stream: TcpStream,
-    /// The local address at which it was accepted.
-    listener: SocketAddr,
-    turn: Duration,
-    /// The connection counts as open until this is dropped.
-    open: (Charge, Admitted),
+    /// Serve the connections of other workloads of the process, if there may be any.
+    guests: Option<Guests>,
+    /// It is a guest, so the counts of its thread are not its own.
+    is_guest: bool,
 }
 
 async fn serve(
-    (mut plan, pulse): (Plan, &Pulse),
+    (plan, handed, pulse): (Plan, Option<Handed>, &Pulse),
     mut commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
-    let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&mut plan).await {
+    let Sockets { outbound, inbound, passage, datagrams } = match Sockets::bind(&plan, handed).await
+    {
         Ok(sockets) => sockets,
         Err(error) => {
             // The receiver is only gone if the process is ending.
@@ -308,11 +306,8 @@ async fn serve(
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
     let mut renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
-    planes.follow(policy.borrow_and_update().as_deref());
     planes.follow_destroyed();
-    for exporter in &planes.exporters {
-        spawn_local(Rc::clone(exporter).run());
-    }
+    planes.begin(policy.borrow_and_update().as_deref());
     for listener in outbound {
         planes.accept(listener, Planes::serve_outbound);
     }
@@ -338,18 +333,14 @@ async fn serve(
             },
             () = pulse.asked() => pulse.turn(),
             // The sender lives as long as the process.
-            Ok(()) = policy.changed() => {
-                planes.follow(policy.borrow_and_update().as_deref());
-                planes.inbound.follow();
-            }
+            Ok(()) = policy.changed() => planes.follow_policy(policy.borrow_and_update().as_deref()),
             Ok(()) = credentials.changed() => {
-                let configs = credentials.borrow_and_update().clone();
-                planes.standing.end_revoked(configs.as_deref());
+                planes.end_revoked(credentials.borrow_and_update().clone().as_deref());
             }
-            Some(renewal) = renewed.recv() => planes.standing.apply(&renewal),
+            Some(renewal) = renewed.recv() => planes.renew(&renewal),
             _ = sweep.tick() => {
                 planes.sweep();
-                planes.standing.sweep(credentials.borrow().as_deref(), planes.renewals_arrive());
+                planes.keep_standing(credentials.borrow().as_deref());
             }
         }
     }
@@ -364,8 +355,8 @@ struct Sockets {
 }
 
 impl Sockets {
-    async fn bind(plan: &mut Plan) -> anyhow::Result<Self> {
-        let (outbound, inbound) = match plan.handed.take() {
+    async fn bind(plan: &Plan, handed: Option<Handed>) -> anyhow::Result<Self> {
+        let (outbound, inbound) = match handed {
             Some(handed) => handed.enter()?,
             None => (bind(&plan.outbound)?, bind(&plan.inbound)?),
         };
@@ -376,14 +367,6 @@ impl Sockets {
             false => None,
         };
         Ok(Self { outbound, inbound, passage, datagrams })
-    }
-}
-
-/// Waits for the turn of a connection. A function of its own, because few connections wait, and so their tasks need no
-/// space for the timer.
-async fn wait(turn: Duration) {
-    if !turn.is_zero() {
-        Box::pin(tokio::time::sleep(turn)).await;
     }
 }
 
@@ -416,14 +399,21 @@ fn memory() -> WorkerMemory {
     })
 }
 
-/// Decides which connections of this worker are admitted.
+/// Decides which connections of this worker, and of its guests, are admitted.
 fn admission(plan: &Plan) -> Arc<Admission> {
+    if let Some(of_worker) = &plan.guest_of {
+        return Arc::clone(of_worker);
+    }
     let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
         (false, true) => Directions::Outbound,
         (true, false) => Directions::Inbound,
         _ => Directions::Both,
     };
     Admission::new(max_connections(plan), directions)
+}
+
+fn paces(rate: NonZeroU32) -> RefCell<(Pace, Paces)> {
+    RefCell::new((Pace::new(rate), Paces::new(rate)))
 }
 
 /// The request counters of a worker, and the records of its access log if they are exported.
@@ -443,8 +433,9 @@ fn registry(
 }
 
 impl Planes {
-    fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: Plan) -> Self {
         let (admission, max_tunnels) = (admission(&plan), max_tunnels(&plan));
+        let (guests, is_guest) = (Guests::of(&plan, &admission), plan.guest_of.is_some());
         let traces = plan.traces.as_ref().map(|of| Rc::new(Traces::new(of.settings.clone())));
         let (registry, records) = registry(plan.access_log, plan.taps, traces.as_ref());
         let activity = Rc::new(Activity::default());
@@ -469,7 +460,6 @@ impl Planes {
             exporter.inspect_err(|error| tracing::error!(%error, "nothing is exported")).ok()
         };
         let exporters = signals.into_iter().flatten().filter_map(exporter).map(Rc::new).collect();
-        let paces = |rate| RefCell::new((Pace::new(rate), Paces::new(rate)));
         let paces = plan.connection_rate.map(paces);
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
@@ -509,7 +499,67 @@ impl Planes {
             lost_announcements: Cell::new(0),
             refused_passages: Cell::new(0),
             datagrams: RefCell::default(),
+            guests,
+            is_guest,
         }
+    }
+
+    /// Starts what runs besides connections, once the sockets of the namespace are there.
+    pub(crate) fn begin(&self, policy: Option<&ServerPolicy>) {
+        self.follow(policy);
+        for exporter in &self.exporters {
+            spawn(Rc::clone(exporter).run());
+        }
+    }
+
+    /// Applies a change of the workload's policy.
+    pub(crate) fn follow_policy(&self, policy: Option<&ServerPolicy>) {
+        self.follow(policy);
+        self.inbound.follow();
+    }
+
+    /// Ends the connections whose peers have shown a certificate that was revoked.
+    pub(crate) fn end_revoked(&self, credentials: Option<&TlsConfigs>) {
+        self.standing.end_revoked(credentials);
+    }
+
+    /// Ends the connections whose peers' certificates have expired, and renews those that are due.
+    pub(crate) fn keep_standing(&self, credentials: Option<&TlsConfigs>) {
+        self.standing.sweep(credentials, self.renewals_arrive());
+    }
+
+    /// Applies a client's next certificate to its connections.
+    pub(crate) fn renew(&self, renewal: &Renewal) {
+        self.standing.apply(renewal);
+    }
+
+    /// Lets a guest drain as its worker does.
+    pub(crate) fn leave(&self, departure: Departure) {
+        self.open.send_replace(Some(departure));
+        self.drain(departure.time_to_leave());
+    }
+
+    /// Tells all clients, one after the other within a time, to connect elsewhere.
+    pub(crate) fn drain(&self, within: Duration) {
+        self.activity.drain(within);
+    }
+
+    /// Requests and relays in progress.
+    pub(crate) fn busy(&self) -> usize {
+        self.activity.busy()
+    }
+
+    /// The counts so far, without those of the thread.
+    pub(crate) fn counted(&self) -> Snapshot {
+        // Expired ejections are removed first, so that only present ones are reported.
+        self.outbound.sweep();
+        self.count_panics();
+        self.registry.snapshot()
+    }
+
+    /// The last counts of a guest that ends.
+    pub(crate) fn counted_to_the_end(&self) -> Snapshot {
+        self.registry.snapshot()
     }
 
     pub(crate) fn outbound(&self) -> &Outbound {
@@ -553,41 +603,30 @@ impl Planes {
         }
     }
 
-    fn answer(&self, command: Command) {
+    pub(crate) fn answer(&self, command: Command) {
         match command {
             // The receiver may be gone.
             Command::Snapshot(answer) => {
-                let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
-                let counted = self.panics.replace(panics());
-                self.registry.count_many(Counter::Panics, panics().saturating_sub(counted));
-                self.count_in_process();
-                let unread = leno_http::unread_answers();
-                let counted = self.unread_answers.replace(unread);
-                self.registry.count_many(Counter::AnswersUnread, unread.saturating_sub(counted));
-                let lost = leno_transport::lost_announcements();
-                let counted = self.lost_announcements.replace(lost);
-                self.registry.count_many(Counter::AnnouncementsLost, lost.saturating_sub(counted));
-                let refused = leno_transport::refused_passages();
-                let counted = self.refused_passages.replace(refused);
-                self.registry
-                    .count_many(Counter::OutboundPassages, refused.saturating_sub(counted));
-                // Expired ejections are removed first, so that only present ones are reported.
-                self.outbound.sweep();
-                let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
+                let _given_up = answer.send(match self.is_guest {
+                    true => self.counted(),
+                    false => self.counted_with_thread(),
+                });
             }
             Command::Load(answer) => {
-                let connections = self.admission.connections();
-                let (busy, charged) = (self.activity.busy(), budget::charged());
-                let http2 = leno_h2::open_counts();
-                let datagrams = self.datagrams.borrow().as_ref().map(DatagramLoad::of);
-                let load = Load { busy, connections, charged, http2, datagrams };
-                let _given_up = answer.send(load);
+                let _given_up = answer.send(match self.is_guest {
+                    // Its worker reports the connections.
+                    true => Load { busy: self.busy(), ..Load::default() },
+                    false => self.load(),
+                });
             }
             Command::Drain => {
                 let departure = *self.open.borrow();
-                self.activity.drain(departure.map_or(Duration::ZERO, Departure::time_to_leave));
+                let within = departure.map_or(Duration::ZERO, Departure::time_to_leave);
+                self.drain(within);
+                guest::drain_hosted(within);
             }
             Command::Close(departure, answer) => {
+                guest::host_no_more();
                 self.open.send_replace(Some(departure));
                 // Clients open their flows again at another endpoint, or at the next proxy, whose sockets have the same
                 // ports.
@@ -617,83 +656,45 @@ impl Planes {
         }
     }
 
-    /// Counts the connections that went on in memory since the last call.
-    fn count_in_process(&self) {
-        let now = leno_tls::in_process_counts();
-        let before = self.in_process.replace(now);
-        let counters = [Counter::OutboundInProcess, Counter::InboundInProcess];
-        for (counter, (now, before)) in counters.into_iter().zip(now.into_iter().zip(before)) {
-            self.registry.count_many(counter, now.saturating_sub(before));
+    /// The counts so far, with those of the thread, which belong to the worker.
+    fn counted_with_thread(&self) -> Snapshot {
+        let counts = [
+            (Counter::OutboundInProcess, &self.in_process, leno_tls::made_in_process()),
+            (Counter::AnswersUnread, &self.unread_answers, leno_http::unread_answers()),
+            (
+                Counter::AnnouncementsLost,
+                &self.lost_announcements,
+                leno_transport::lost_announcements(),
+            ),
+            (Counter::OutboundPassages, &self.refused_passages, leno_transport::refused_passages()),
+        ];
+        for (counter, before, now) in counts {
+            self.registry.count_many(counter, now.saturating_sub(before.replace(now)));
+        }
+        let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
+        self.counted().with_abuses(abuses)
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            busy: self.busy(),
+            hosted: guest::hosted_busy(),
+            connections: self.admission.connections(),
+            charged: budget::charged(),
+            http2: leno_h2::open_counts(),
+            datagrams: self.datagrams.borrow().as_ref().map(DatagramLoad::of),
         }
     }
 
-    /// Spawns a task that accepts connections of a listener until the worker closes.
-    fn accept(
-        self: &Rc<Self>,
-        listener: Listener,
-        serve: impl Fn(&Rc<Self>, TcpStream, Accepted) + 'static,
-    ) {
-        let (planes, mut open) = (Rc::clone(self), self.open.subscribe());
-        let task = spawn_local(async move {
-            let address = listener.address();
-            loop {
-                tokio::select! {
-                    accepted = listener.accept() => match accepted {
-                        Ok((stream, client)) => serve(&planes, stream, (client, address)),
-                        Err(error) => tracing::error!(%error, %address, "accepting"),
-                    },
-                    _closing = open.changed() => break,
-                }
-            }
-            let departure = *open.borrow();
-            let serve = |stream, client| serve(&planes, stream, (client, address));
-            match departure {
-                Some(Departure::Last) => listener.close(serve).await,
-                Some(Departure::PassedOn) => listener.pass_on(planes.workers, serve).await,
-                // A listener that lives on elsewhere must not refuse clients.
-                Some(Departure::Replaced | Departure::Succeeded) | None => {}
-            }
-        });
-        self.accepting.borrow_mut().push(task);
+    /// Counts the panics since the last call: those of a guest are its own, not those of the thread.
+    fn count_panics(&self) {
+        let before = self.panics.replace(panics());
+        self.registry.count_many(Counter::Panics, panics().saturating_sub(before));
     }
 
-    /// Serves clients of the services whose waypoint this proxy is. The listener stays open to the end, because
-    /// connections that were accepted before a drain need it until they end.
-    fn serve_services(self: &Rc<Self>, passage: Rc<Passage>, listener: Listener) {
-        self.inbound.serve_services(Rc::clone(&passage));
-        let planes = Rc::clone(self);
-        // The task ends with the worker.
-        spawn_local(async move {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, client)) => {
-                        planes.serve_passage(stream, passage.destination(client))
-                    }
-                    Err(error) => tracing::error!(%error, "accepting of the own connections"),
-                }
-            }
-        });
-    }
-
-    /// Serves a connection from the inbound side, which has admitted its client.
-    fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
-        let Some(to) = to else {
-            tracing::debug!(
-                "refused: another program has connected to where this proxy connects to itself"
-            );
-            stream.reset_on_drop();
-            return;
-        };
-        let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
-        let planes = Rc::clone(self);
-        spawn_contained(async move {
-            let _open = charge;
-            planes.outbound.serve_waypoint(stream, to).await;
-        });
-    }
-
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         test_panic("sweep", b"");
+        self.count_panics();
         self.serving.sweep();
         self.outbound.sweep();
         self.inbound.sweep();
@@ -703,91 +704,15 @@ impl Planes {
         for exporter in &self.exporters {
             exporter.sweep();
         }
-        if self.activity.busy() == 0 {
+        if let Some(guests) = &self.guests {
+            guests.sweep();
+        }
+        // The thread of a guest has an owner that frees what it does not need.
+        if self.activity.busy() == 0 && !self.is_guest {
             leno_http::trim_pool();
             leno_h2::trim_chunks();
             leno_transport::trim_buffers();
             reclaim::release_stack();
-        }
-    }
-
-    /// Charges the budget for one more connection; refuses the connection if memory is short.
-    fn charge(&self, stream: &mut TcpStream, refused: Counter) -> Option<Charge> {
-        if budget::admits() {
-            return Some(Charge::new(CONNECTION_BYTES));
-        }
-        self.registry.count(refused);
-        stream.reset_on_drop();
-        None
-    }
-
-    /// Whether a connection passes, waits or is refused, because of the connections before it.
-    fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
-        let Some(paces) = &self.paces else { return Arrival::Passes };
-        arrive(&mut paces.borrow_mut(), Instant::now())
-    }
-
-    /// How long the connection must wait, which is counted. If too many wait already, it is reset, and the result is
-    /// `None`.
-    fn turn(
-        &self,
-        stream: &mut TcpStream,
-        arrival: Arrival,
-        (slowed, refused): (Counter, Counter),
-    ) -> Option<Duration> {
-        match arrival {
-            Arrival::Passes => Some(Duration::ZERO),
-            Arrival::Waits(wait) => {
-                self.registry.count(slowed);
-                Some(wait)
-            }
-            Arrival::Refused => {
-                self.registry.count(refused);
-                stream.reset_on_drop();
-                None
-            }
-        }
-    }
-
-    /// Serves an outbound connection.
-    fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, (_, listener): Accepted) {
-        let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
-        let arrival = self.arrival(|(own, _), now| own.arrive(now));
-        let Some(turn) = self.turn(&mut stream, arrival, OUTBOUND_PACED) else { return };
-        let Ok(admitted) = self.admission.outbound() else {
-            self.registry.count(Counter::OutboundConnectionLimit);
-            stream.reset_on_drop();
-            return;
-        };
-        let (planes, open) = (Rc::clone(self), (charge, admitted));
-        let arrived = Arrived { planes, stream, listener, turn, open };
-        self.serving.run(Box::new(arrived), async |arrived: Box<Arrived>| {
-            // The box is freed here, and not at the end of the connection.
-            let Arrived { planes, stream, listener, turn, open: _open } =
-                *std::convert::identity(arrived);
-            wait(turn).await;
-            planes.outbound.serve(stream, listener).await;
-        });
-    }
-
-    /// Serves a connection to the workload. Until its client is known, the task may be ended in favour of another
-    /// connection.
-    fn serve_inbound(self: &Rc<Self>, mut stream: TcpStream, (client, listener): Accepted) {
-        let Some(charge) = self.charge(&mut stream, Counter::InboundMemoryBudget) else { return };
-        let arrival = self.arrival(|(_, clients), now| clients.arrive(client.ip(), now));
-        let Some(turn) = self.turn(&mut stream, arrival, INBOUND_PACED) else { return };
-        let (admitted, has_evicted) = self.admission.inbound(client.ip());
-        if has_evicted {
-            self.registry.count(Counter::InboundSilentEvicted);
-        }
-        let (planes, number) = (Rc::clone(self), admitted.number());
-        let task = spawn_contained(async move {
-            let _open = charge;
-            wait(turn).await;
-            planes.inbound.serve(stream, (client, listener), admitted).await;
-        });
-        if let Some(number) = number {
-            self.admission.attach(number, task.abort_handle());
         }
     }
 }

@@ -285,6 +285,9 @@ async fn handshake(shared: &Worker, client: Peeked<TcpStream>, mtls: MtlsMode) -
     match shared.parts.tls.accept(client, required).await {
         Ok(stream) => {
             registry.count(Counter::InboundHandshake);
+            if stream.is_in_process() {
+                registry.count(Counter::InboundInProcess);
+            }
             if let Some(reason) = stream.unproven() {
                 tracing::info!(reason, "served without an identity, as mTLS is permissive");
             }

@@ -59,7 +59,7 @@ pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
 pub use live::{ShownCertificate, end_revoked};
 pub use originate::{OriginationError, Originator};
-pub use pipe::in_process_counts;
+pub use pipe::made_in_process;
 pub use refusal::Refusal;
 pub use renewal::{Renewal, RenewalDue, RenewalsArrive};
 pub use sniff::{offers_hbone, offers_mesh};

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
-use leno_transport::shut_down;
+use leno_transport::{domain_number, shut_down};
 use leno_types::authorization::CertificateValidity;
 use leno_types::{Identity, Revocations};
 use tokio::net::TcpStream;
@@ -30,6 +30,8 @@ thread_local! {
 #[derive(Debug)]
 struct Proven {
     number: u64,
+    /// Of the worker that it belongs to ([`domain_number`]); a thread may have several.
+    domain: Option<u64>,
     svid: Svid,
     binding: Option<Binding>,
     /// Cuts what the connection has in memory.
@@ -106,7 +108,8 @@ impl LiveConnection {
         let descriptor = socket.as_raw_fd();
         let number = LAST.get().wrapping_add(1);
         LAST.set(number);
-        let proven = Proven { number, svid: svid.clone(), binding, pipe, dialled };
+        let domain = domain_number();
+        let proven = Proven { number, domain, svid: svid.clone(), binding, pipe, dialled };
         LIVE.with_borrow_mut(|live| live.insert(descriptor, proven));
         Self { socket: descriptor, number }
     }
@@ -124,7 +127,7 @@ impl Drop for LiveConnection {
     }
 }
 
-/// Ends the connections of this thread whose peers have shown a certificate that was revoked; returns how many.
+/// Ends the connections of the current worker whose peers have shown a certificate that was revoked; returns how many.
 pub fn end_revoked(revoked: &Revocations) -> u64 {
     if revoked.is_empty() {
         return 0;
@@ -141,10 +144,10 @@ pub(crate) fn end_expired(now_s: i64, renewals: RenewalsArrive) -> u64 {
 }
 
 fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
-    let mut ended = 0_u64;
+    let (mut ended, domain) = (0_u64, domain_number());
     LIVE.with_borrow_mut(|live| {
         live.retain(|socket, proven| {
-            let is_over = is_over(proven);
+            let is_over = proven.domain == domain && is_over(proven);
             // One that the peer has ended already fails, and is about to be dropped.
             if is_over && shut_down(*socket) {
                 ended = ended.saturating_add(1);
@@ -158,12 +161,13 @@ fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
     ended
 }
 
-/// The connections of this thread that a client with a certificate until `own_until_s` has to renew, by server, and makes
+/// The connections of the current worker that a client with a certificate until `own_until_s` has to renew, by server, and makes
 /// the next attempt for each due after half of the time that it has left.
 pub(crate) fn due(own_until_s: i64, now_s: i64) -> Vec<RenewalDue> {
     let mut due: HashMap<(SocketAddr, Identity), Vec<Binding>> = HashMap::new();
+    let domain = domain_number();
     LIVE.with_borrow_mut(|live| {
-        for proven in live.values_mut() {
+        for proven in live.values_mut().filter(|proven| proven.domain == domain) {
             let (Some(binding), Some(dialled)) = (proven.binding, &mut proven.dialled) else {
                 continue;
             };

@@ -37,28 +37,20 @@ const LARGE: usize = 16 * 1024;
 static OFFERS: LazyLock<Mutex<HashMap<Binding, PipeEnd>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The connections of this thread that went on in memory, of clients and of servers.
-    static COUNTS: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+    /// The connections that clients of this thread have made and that went on in memory.
+    static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The connections of this thread that went on in memory since it began: those that it made, and those that it accepted.
+/// The connections that this thread has made and that went on in memory, since it began.
 #[must_use]
-pub fn in_process_counts() -> [u64; 2] {
-    COUNTS.get()
-}
-
-fn count(side: Side) {
-    let mut counts = COUNTS.get();
-    if let Some(count) = counts.get_mut(side as usize) {
-        *count = count.saturating_add(1);
-    }
-    COUNTS.set(counts);
+pub fn made_in_process() -> u64 {
+    MADE.get()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    Client = 0,
-    Server = 1,
+    Client,
+    Server,
 }
 
 /// How a direction ended.
@@ -138,7 +130,6 @@ pub(crate) fn take(binding: &Binding) -> Option<PipeEnd> {
     let reader = state.to_client.reader.take();
     drop(state);
     wake(reader);
-    count(Side::Server);
     Some(end)
 }
 
@@ -228,7 +219,7 @@ impl PipeEnd {
             let reader = written.reader.take();
             drop(state);
             wake(reader);
-            count(self.side);
+            MADE.set(MADE.get().saturating_add(1));
         }
     }
 

@@ -44,7 +44,10 @@ pub(crate) struct Renewals(Arc<Mutex<Vec<mpsc::Sender<Arc<Renewal>>>>>);
 impl Renewals {
     pub(crate) fn subscribe(&self) -> mpsc::Receiver<Arc<Renewal>> {
         let (worker, renewals) = mpsc::channel(MAX_WAITING);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+        let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Guests come and go.
+        workers.retain(|worker| !worker.is_closed());
+        workers.push(worker);
         renewals
     }
 

@@ -122,6 +122,12 @@ impl TlsStream {
         self.alpn
     }
 
+    /// Whether it goes on in memory, with another end of this process; of an accepted one.
+    #[must_use]
+    pub fn is_in_process(&self) -> bool {
+        self.tls.passage.writes
+    }
+
     /// Whether an earlier session was resumed.
     #[must_use]
     pub fn resumed(&self) -> bool {

@@ -11,8 +11,9 @@ use leno_requests::{MEMORY_NAME, WorkerMemory};
 
 /// Deepest control group below that of a pod or an instance in which a proxy is searched.
 const MAX_DEPTH: usize = 4;
-/// How many descriptors of a process are examined: workers create their memory before they serve anything.
-const MAX_DESCRIPTORS: usize = 1024;
+/// How many descriptors of a process are examined, some 2 us each. Workers create their memory before they serve
+/// anything, but those of a node proxy that start later have their descriptors after the connections of others.
+const MAX_DESCRIPTORS: usize = 16 * 1024;
 /// For this long a new process is examined in every round, and later at intervals. Workers start once the proxy has an
 /// identity; those of a node proxy may start at any time.
 const BEGINNING: Duration = Duration::from_secs(60);

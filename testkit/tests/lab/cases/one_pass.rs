@@ -60,9 +60,12 @@ fn strict(capture: Capture) -> LabOptions {
 
 /// The connections of `who` that went on in memory.
 fn in_memory(lab: &Lab, who: &str, direction: &str) -> Result<u64> {
+    measured(lab, who, &format!("leno_connections_in_process_total{{direction=\"{direction}\"}} "))
+}
+
+fn measured(lab: &Lab, who: &str, name: &str) -> Result<u64> {
     let metrics = lab.metrics(who)?;
-    let name = format!("leno_connections_in_process_total{{direction=\"{direction}\"}} ");
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
     Ok(line.with_context(|| format!("{who} has no {name}"))?.parse()?)
 }
 
@@ -124,6 +127,10 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
             bytes += crossed;
         }
         ensure!(in_memory(&lab, "client", "outbound")? >= 3, "the client has too few");
+        for (who, guests) in [("web", 1), ("calls", 1), ("guest", 1), ("client", 0), ("apart", 0)] {
+            let there = measured(&lab, who, "leno_guests ")?;
+            ensure!(there == guests, "{who} serves on {there} threads of others");
+        }
         ensure!(in_memory(&lab, "client", "inbound")? == 0, "nothing calls the client");
         // A sidecar has none, and what goes to it is on the bridge.
         echoes(&lab, "apart:9000")?;
@@ -161,9 +168,7 @@ fn a_network_that_is_cut_ends_what_workloads_of_one_process_have_in_memory(
 
 /// The connections that a proxy has accepted and not closed.
 fn open(lab: &Lab, who: &str) -> Result<u64> {
-    let metrics = lab.metrics(who)?;
-    let line = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_open "));
-    Ok(line.context("no leno_connections_open")?.parse()?)
+    measured(lab, who, "leno_connections_open ")
 }
 
 fn a_revocation_ends_a_connection_in_memory(capture: Capture) -> Result<()> {

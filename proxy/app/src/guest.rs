@@ -1,0 +1,248 @@
+//! Workers of a workload on the threads of other workloads of the process, which call it.
+//!
+//! ```text
+//!  thread of client                                       thread of server
+//!    planes of client ══ pipe ══ planes of server ◄── what the client connects ── listener
+//!    (its worker)                (its guest)     ◄── sockets to the application ── broker
+//! ```
+//! A request between two workloads of one process passes the planes of both. On two threads, each would wake the other
+//! once. So the server's side of the client's connections is served on the client's thread, by a worker of the server
+//! that has no listeners. It has the server's keys, policies and limits, and its counts are the server's. The CPU time
+//! and the memory that it uses are the client's, which causes the work.
+
+mod book;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::net::TcpStream as StdStream;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_transport::{Admission, Domain, Host, LentNamespace};
+use tokio::net::TcpStream;
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::worker::{MAX_COMMANDS, Plan, Planes, SWEEP};
+
+use book::Listed;
+pub(crate) use book::{EndOfGuests, GuestBook};
+
+/// Most guests of one thread: each has counts and pools of its own. If the workload of the thread calls more workloads,
+/// these serve it on their own threads.
+const MAX_HOSTED: usize = 16;
+/// Connections that wait for a guest to start, or to take them. One more is served on the server's own thread.
+const MAX_WAITING: usize = 64;
+/// Longest wait for a guest to start. A thread that stalls does not start one.
+const STARTS: Duration = Duration::from_secs(1);
+/// A guest without a connection ends after this many sweeps, which are two minutes: the aggregator of flows looks for
+/// workers each minute, and must have found its counts.
+const IDLE_SWEEPS: u32 = 24;
+
+/// A connection that a worker has accepted for a guest.
+#[derive(Debug)]
+struct Visit {
+    stream: StdStream,
+    /// The client, and the local address.
+    ends: (SocketAddr, SocketAddr),
+}
+
+/// Everything that a guest needs, to be sent to its thread.
+struct GuestPlan {
+    plan: Plan,
+    book: Arc<GuestBook>,
+    visits: mpsc::Receiver<Visit>,
+}
+
+/// Takes the connections of one guest, once it has started. `None`: the thread has no place for it.
+type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
+
+/// The guests of a worker.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    plan: Plan,
+    book: Arc<GuestBook>,
+    /// By the numbers of their hosts, of which there are as many as memberships in the process.
+    doors: RefCell<HashMap<u64, Door>>,
+}
+
+impl Guests {
+    /// For a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no guests.
+    pub(crate) fn of(plan: &Plan, admission: &Arc<Admission>) -> Option<Self> {
+        // A waypoint connects to itself, and listens for that on its own thread.
+        let may = plan.guest_of.is_none() && !plan.is_waypoint;
+        let book = plan.guests.clone().filter(|_| may)?;
+        let plan = Plan {
+            guest_of: Some(Arc::clone(admission)),
+            kubelet: None,
+            datagrams: false,
+            // The worker delays or refuses connections before it passes them on.
+            connection_rate: None,
+            ..plan.clone()
+        };
+        Some(Self { plan, book, doors: RefCell::default() })
+    }
+
+    /// Lets the guest on this host's thread serve a connection; starts the guest if necessary. Returns the connection if
+    /// there is no place for it.
+    pub(crate) async fn pass(
+        &self,
+        host: &Host,
+        stream: TcpStream,
+        ends: (SocketAddr, SocketAddr),
+    ) -> Result<(), TcpStream> {
+        let door = Rc::clone(self.doors.borrow_mut().entry(host.number()).or_default());
+        // Each connection that waits holds the door, and so does the list.
+        if Rc::strong_count(&door) > MAX_WAITING {
+            return Err(stream);
+        }
+        let start = || async {
+            let started = self.start(host).await;
+            if started.is_none() {
+                self.book.count_refused();
+            }
+            started
+        };
+        let visits = door.get_or_init(start).await.clone();
+        let Some(permit) = visits.as_ref().and_then(|visits| visits.try_reserve().ok()) else {
+            if visits.is_some_and(|visits| visits.is_closed()) {
+                self.doors.borrow_mut().remove(&host.number());
+            }
+            return Err(stream);
+        };
+        match stream.into_std() {
+            Ok(stream) => permit.send(Visit { stream, ends }),
+            Err(error) => tracing::error!(%error, "a connection cannot be given to another thread"),
+        }
+        Ok(())
+    }
+
+    /// Starts a guest on the thread of this host, if it has a place for one.
+    async fn start(&self, host: &Host) -> Option<mpsc::Sender<Visit>> {
+        let namespace = leno_transport::lend()?;
+        let (visits, visited) = mpsc::channel(MAX_WAITING);
+        let (began, begins) = oneshot::channel();
+        let (plan, book) = (self.plan.clone(), Arc::clone(&self.book));
+        let guest = GuestPlan { plan, book, visits: visited };
+        if !host.ask(move || begin(guest, namespace, began)) {
+            return None;
+        }
+        timeout(STARTS, begins).await.ok()?.ok().map(|()| visits)
+    }
+
+    /// Forgets guests that have ended or had no place. To be called every few seconds.
+    pub(crate) fn sweep(&self) {
+        let is_open = |visits: &Option<mpsc::Sender<Visit>>| {
+            visits.as_ref().is_some_and(|visits| !visits.is_closed())
+        };
+        self.doors.borrow_mut().retain(|_, door| door.get().is_none_or(is_open));
+    }
+}
+
+thread_local! {
+    static HOSTED: RefCell<Hosted> = RefCell::default();
+}
+
+/// The guests of other workloads on a thread.
+#[derive(Default)]
+struct Hosted {
+    guests: Vec<Weak<Planes>>,
+    /// It takes no more guests.
+    closed: bool,
+}
+
+/// The calling thread takes no more guests, and no more connections for those that it has.
+pub(crate) fn host_no_more() {
+    leno_transport::host_no_more();
+    HOSTED.with_borrow_mut(|hosted| hosted.closed = true);
+}
+
+/// Lets the guests of the calling thread tell their clients to connect elsewhere, within a time. It takes no more guests.
+pub(crate) fn drain_hosted(within: Duration) {
+    host_no_more();
+    HOSTED.with_borrow(|hosted| hosted.planes().for_each(|planes| planes.drain(within)));
+}
+
+/// How many requests and relays the guests of the calling thread have in progress.
+pub(crate) fn hosted_busy() -> usize {
+    HOSTED.with_borrow(|hosted| hosted.planes().map(|planes| planes.busy()).sum())
+}
+
+impl Hosted {
+    fn planes(&self) -> impl Iterator<Item = Rc<Planes>> {
+        self.guests.iter().filter_map(Weak::upgrade)
+    }
+
+    /// Whether there is a place for one more.
+    fn has_room(&mut self) -> bool {
+        self.guests.retain(|planes| planes.strong_count() > 0);
+        !self.closed && self.guests.len() < MAX_HOSTED
+    }
+}
+
+/// Starts a guest on the calling thread.
+fn begin(guest: GuestPlan, namespace: LentNamespace, began: oneshot::Sender<()>) {
+    if !HOSTED.with_borrow_mut(Hosted::has_room) {
+        return;
+    }
+    let domain = Domain::new(namespace);
+    let own = Rc::clone(&domain);
+    domain.spawn(async move {
+        Box::pin(live(guest, &own, began)).await;
+        own.end();
+    });
+}
+
+/// The life of a guest: until its workload has left the process, or until it has been idle for long.
+async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
+    let GuestPlan { plan, book, mut visits } = guest;
+    let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
+    let mut renewed = plan.acceptor.renewed();
+    let (commands, mut asked) = mpsc::channel(MAX_COMMANDS);
+    let listed = Listed::new(&book, Rc::new(Planes::new(plan)), commands);
+    let planes = listed.planes();
+    HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(planes)));
+    planes.begin(policy.borrow_and_update().as_deref());
+    // If the receiver is gone, the worker has ended or no longer waits.
+    let _ended = began.send(());
+    let (mut leaves, mut ended) = (book.leaves(), book.ended());
+    let mut sweep = tokio::time::interval(SWEEP);
+    let mut idle = 0_u32;
+    loop {
+        tokio::select! {
+            Some(Visit { stream, ends }) = visits.recv() => match TcpStream::from_std(stream) {
+                Ok(stream) => planes.serve_here(stream, ends, Duration::ZERO),
+                Err(error) => tracing::error!(%error, "a connection of a neighbour is lost"),
+            },
+            Some(command) = asked.recv() => planes.answer(command),
+            _ended = ended.wait_for(|ended| *ended) => return,
+            Ok(()) = leaves.changed() => {
+                let departure = *leaves.borrow_and_update();
+                departure.into_iter().for_each(|departure| planes.leave(departure));
+            }
+            Ok(()) = policy.changed() => {
+                planes.follow_policy(policy.borrow_and_update().as_deref());
+            }
+            Ok(()) = credentials.changed() => {
+                planes.end_revoked(credentials.borrow_and_update().clone().as_deref());
+            }
+            Some(renewal) = renewed.recv() => planes.renew(&renewal),
+            _ = sweep.tick() => {
+                planes.sweep();
+                own.sweep();
+                planes.keep_standing(credentials.borrow().as_deref());
+                idle = if listed.is_idle() { idle.saturating_add(1) } else { 0 };
+                if idle > IDLE_SWEEPS {
+                    return;
+                }
+                if idle == IDLE_SWEEPS {
+                    // Connections that have arrived meanwhile are served before the next sweep. Later ones find
+                    // another guest.
+                    visits.close();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The list of a workload's guests, for its control tasks.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leno_telemetry::{EndedCounts, Snapshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::worker::{Command, Departure, Load, Planes};
+
+/// Longest wait for the answers of guests: the thread of one may stall.
+const ANSWERS: Duration = Duration::from_secs(1);
+
+/// The guests of one membership of a workload, on whichever threads.
+#[derive(Debug, Default)]
+pub(crate) struct GuestBook {
+    book: Mutex<Book>,
+    /// How many threads had no place for one.
+    refused: AtomicU64,
+    /// How the workload leaves the process, once it does.
+    leaves: watch::Sender<Option<Departure>>,
+    /// The workload has left the process.
+    ended: watch::Sender<bool>,
+}
+
+/// Ends all guests when this is dropped, at the end of the membership. The thread of the workload may stall then, so
+/// that it could not end them.
+#[derive(Debug)]
+pub(crate) struct EndOfGuests(pub(crate) Arc<GuestBook>);
+
+impl Drop for EndOfGuests {
+    fn drop(&mut self) {
+        self.0.ended.send_replace(true);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    last: u64,
+    open: BTreeMap<u64, Entry>,
+    /// The counts of guests that have ended.
+    ended: EndedCounts,
+}
+
+#[derive(Debug)]
+struct Entry {
+    commands: mpsc::Sender<Command>,
+    /// Its counts when it answered last.
+    counted: Snapshot,
+}
+
+impl GuestBook {
+    fn lock(&self) -> MutexGuard<'_, Book> {
+        // Nothing panics while it is locked.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sum of the counts of all guests, including those that have ended.
+    pub(crate) async fn counted(&self) -> Snapshot {
+        let answers = self.ask(Command::Snapshot).await;
+        let mut book = self.lock();
+        for (number, counted) in answers {
+            if let Some((entry, counted)) = book.open.get_mut(&number).zip(counted) {
+                entry.counted = counted;
+            }
+        }
+        let mut sum = book.ended.counts().clone();
+        book.open.values().for_each(|entry| sum.add(entry.counted.clone()));
+        sum
+    }
+
+    /// How many requests and relays guests have in progress. A guest that does not answer counts as busy.
+    pub(crate) async fn busy(&self) -> usize {
+        let answers = self.ask(Command::Load).await;
+        let busy = |answer: Option<Load>| answer.map_or(1, |load| load.busy);
+        answers.into_iter().map(|(_, answer)| busy(answer)).fold(0, usize::saturating_add)
+    }
+
+    /// The number of guests, and of threads that had no place for one.
+    pub(crate) fn counts(&self) -> (usize, u64) {
+        (self.lock().open.len(), self.refused.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Lets all guests drain, and those that start later.
+    pub(crate) fn leave(&self, departure: Departure) {
+        self.leaves.send_replace(Some(departure));
+    }
+
+    pub(super) fn leaves(&self) -> watch::Receiver<Option<Departure>> {
+        let mut leaves = self.leaves.subscribe();
+        // A guest may start after its workload has begun to leave.
+        leaves.mark_changed();
+        leaves
+    }
+
+    pub(super) fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl Fn(oneshot::Sender<T>) -> Command,
+    ) -> Vec<(u64, Option<T>)> {
+        let ask = |(number, entry): (&u64, &Entry)| {
+            let (answer, answered) = oneshot::channel();
+            // If its queue is full, its thread stalls, and it does not answer.
+            let _stalls = entry.commands.try_send(command(answer));
+            (*number, answered)
+        };
+        let asked: Vec<_> = self.lock().open.iter().map(ask).collect();
+        let until = Instant::now().checked_add(ANSWERS).unwrap_or_else(Instant::now);
+        let mut answers = Vec::new();
+        for (number, answered) in asked {
+            let answer = timeout_at(until, answered).await;
+            answers.push((number, answer.ok().and_then(Result::ok)));
+        }
+        answers
+    }
+}
+
+/// A guest in the list, until this is dropped.
+pub(super) struct Listed {
+    book: Arc<GuestBook>,
+    number: u64,
+    planes: Rc<Planes>,
+}
+
+impl Listed {
+    pub(super) fn new(
+        book: &Arc<GuestBook>,
+        planes: Rc<Planes>,
+        commands: mpsc::Sender<Command>,
+    ) -> Self {
+        let mut listed = book.lock();
+        listed.last = listed.last.saturating_add(1);
+        let number = listed.last;
+        listed.open.insert(number, Entry { commands, counted: Snapshot::default() });
+        drop(listed);
+        Self { book: Arc::clone(book), number, planes }
+    }
+
+    pub(super) fn planes(&self) -> &Rc<Planes> {
+        &self.planes
+    }
+
+    /// Whether it has no connection: the task of each one holds the planes, too.
+    pub(super) fn is_idle(&self) -> bool {
+        Rc::strong_count(&self.planes) == 1
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let counted = self.planes.counted_to_the_end();
+        let mut book = self.book.lock();
+        book.open.remove(&self.number);
+        let Book { open, ended, .. } = &mut *book;
+        let others: Vec<_> = open.values().map(|entry| &entry.counted).collect();
+        ended.add(counted, &others);
+    }
+}
