@@ -18,6 +18,9 @@ use crate::process::ProcessCommand;
 use crate::program::Program;
 use crate::token::MeshTokens;
 
+/// The variable that asks a proxy of a development build for a panic: see `leno_transport::test_panic`.
+const TEST_PANIC: &str = "LENO_TEST_PANIC";
+
 /// The common settings of a mesh's proxies.
 #[derive(Debug)]
 pub struct MeshProxySettings {
@@ -138,7 +141,11 @@ impl MeshProxySettings {
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));
         let scrapers = Some(self.scrape_from.as_str()).filter(|scrapers| !scrapers.is_empty());
         let scrapers = scrapers.map(|scrapers| ("LENO_SCRAPE_FROM", scrapers));
-        all.iter().chain(more).chain(&traces).chain(&scrapers).map(owned).collect()
+        // For tests of what a panic ends; release builds of the proxy ignore it.
+        let panic = std::env::var(TEST_PANIC).ok();
+        let panic = panic.as_deref().map(|panic| (TEST_PANIC, panic));
+        let optional = traces.iter().chain(&scrapers).chain(&panic);
+        all.iter().chain(more).chain(optional).map(owned).collect()
     }
 }
 

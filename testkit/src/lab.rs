@@ -82,6 +82,9 @@ pub struct LabOptions {
     /// In node mode, whether instances of one process talk to each other in memory. [`LabOptions::new`] takes it from
     /// [`one_pass`].
     pub one_pass: bool,
+    /// A panic that proxies, which must be debug builds, cause on purpose: see `LENO_TEST_PANIC` in
+    /// `leno_transport::test_panic`.
+    pub panic: Option<&'static str>,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
     /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
@@ -113,6 +116,7 @@ impl LabOptions {
             promote: None,
             connection_rate: None,
             one_pass: one_pass(),
+            panic: None,
             machine: None,
             uplink: false,
             resolver: None,
@@ -511,6 +515,9 @@ fn up_command(leno: &Path, name: &str, options: &LabOptions, file: &Path) -> Com
     }
     if let Some(rate) = options.connection_rate {
         command.args(["--connection-rate", rate]);
+    }
+    if let Some(panic) = options.panic {
+        command.env("LENO_TEST_PANIC", panic);
     }
     if !options.one_pass {
         command.args(["--one-pass", "false"]);

@@ -26,6 +26,7 @@ mod external;
 mod fairness;
 mod federation;
 mod flows;
+mod guests;
 mod handover;
 mod hbone;
 mod holes;
@@ -163,6 +164,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 handover::cases(),
                 awaited::cases(),
                 one_pass::cases(),
+                guests::cases(),
                 fairness::cases(),
             ]),
         ),

@@ -1,0 +1,195 @@
+//! A server of the same process is served on the thread of its client, by a guest there, and keeps what it promises.
+//!
+//! ```text
+//! client, guest ──► web (HTTP)      client ──► guest (bytes)      all of one process
+//! ```
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use leno_testkit::lab::{Capture, Lab, LabOptions};
+use leno_testkit::peer::Transcript;
+use leno_testkit::stopped::StoppedThreads;
+use leno_testkit::wait;
+
+use super::fairness::thread;
+use super::node::{GROUP, GUEST, LIMIT, MESH, echoes, gauge, has_nothing_lost, status, stream_to};
+use super::{Case, once};
+
+/// A service whose requests arrive at `web` with a path that its proxy panics for, and not that of the client.
+const PANICS: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: front, namespace: lab}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, appProtocol: http}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: front, namespace: lab}
+spec:
+  parentRefs: [{group: '', kind: Service, name: front}]
+  rules:
+  - filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: /panic}}}]
+    backendRefs: [{name: front, port: 80}]
+";
+
+const CLOSED_TOO: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: closed-too, namespace: lab}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: web}]
+  action: Deny
+  rules: [{to: [{paths: [{prefix: /late}]}]}]
+";
+
+const LIMITED: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: limit, namespace: lab}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: web}]
+  limits: [{requests: 6, per: 1h}]
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        once!(policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients),
+        once!(a_server_that_leaves_takes_its_guests_with_it),
+        once!(a_client_whose_thread_stands_still_holds_up_its_own_requests_alone),
+        once!(a_panic_of_a_guest_ends_its_request_and_is_counted_by_the_server),
+    ]
+}
+
+fn start(options: LabOptions, more: &str) -> Result<Lab> {
+    let lab = Lab::start(&options, &format!("{MESH}{GUEST}{more}"), |_| Ok(()))?;
+    lab.explain(lab.reach("client", "web:8080").and_then(|_| echoes(&lab, "guest:9000")))?;
+    Ok(lab)
+}
+
+fn options(capture: Capture) -> LabOptions {
+    LabOptions { mtls: Some("strict"), one_pass: true, ..LabOptions::new(capture) }
+}
+
+/// The status of a request of an instance to `web`.
+fn status_for(lab: &Lab, who: &str, path: &str) -> Result<String> {
+    let url = format!("http://web:8080{path}");
+    lab.text(who, &["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", &url])
+}
+
+/// A limit of each guest alone would let each client have all of it.
+fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(options(capture), "")?;
+    let outcome = || -> Result<()> {
+        for who in ["client", "guest"] {
+            ensure!(status_for(&lab, who, "/late")? == "200");
+        }
+        ensure!(gauge(&lab, "web", "leno_guests")? == 2.0, "not on the threads of its clients");
+        lab.edit(&format!("{MESH}{GUEST}{CLOSED_TOO}"))?;
+        for who in ["client", "guest"] {
+            wait::until("the new policy", LIMIT, || {
+                Ok((status_for(&lab, who, "/late")? == "403").then_some(()))
+            })?;
+        }
+        lab.edit(&format!("{MESH}{GUEST}{LIMITED}"))?;
+        wait::until("the limit", LIMIT, || {
+            let status = status_for(&lab, "client", "/")?;
+            ensure!(["200", "429"].contains(&&*status), "{status}");
+            Ok((status == "429").then_some(()))
+        })?;
+        // The first client has left nothing.
+        ensure!(status_for(&lab, "guest", "/")? == "429", "each client has the limit alone");
+        ensure!(gauge(&lab, "web", "leno_guests")? == 2.0, "not on the threads of its clients");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()> {
+    let lab = start(options(capture), "")?;
+    let outcome = || -> Result<()> {
+        let file = |name: &str| lab.directory().join(name);
+        let process = lab.pid_of(GROUP)?;
+        let stream = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
+        ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0, "not on the thread of its client");
+        lab.edit(MESH)?;
+        // Its open streams have time to end, which this one does not.
+        wait::until("the end of its thread", LIMIT, || {
+            Ok(thread(process, "w:lab/guest-0").is_err().then_some(()))
+        })?;
+        fs::write(file("go"), "")?;
+        let said: Transcript = serde_json::from_slice(&stream.finish(LIMIT)?.stdout)?;
+        ensure!(said.failure().is_some(), "its stream goes on: {said:?}");
+        ensure!(status(&lab, "/")? == "200", "a neighbour is not served");
+        // It is as any other one when it comes back.
+        lab.edit(&format!("{MESH}{GUEST}"))?;
+        wait::until("its next instance", LIMIT, || {
+            Ok(echoes(&lab, "guest:9000").is_ok().then_some(()))
+        })?;
+        ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0, "not on the thread of its client");
+        ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// What it had asked for waits for its thread, at whichever server. Servers and their other clients go on.
+fn a_client_whose_thread_stands_still_holds_up_its_own_requests_alone(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(options(capture), "")?;
+    let outcome = || -> Result<()> {
+        let file = |name: &str| lab.directory().join(name);
+        let process = lab.pid_of(GROUP)?;
+        let held = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
+        let stopped = StoppedThreads::of(&[thread(process, "w:lab/client-0")?])?;
+        ensure!(status_for(&lab, "guest", "/")? == "200", "another client of the server waits");
+        // Its counts are those of the last answer, for one that does not answer.
+        ensure!(gauge(&lab, "guest", "leno_guests")? == 1.0);
+        wait::until("an answer on the client's next thread", LIMIT, || {
+            Ok(status(&lab, "/").is_ok_and(|status| status == "200").then_some(()))
+        })?;
+        echoes(&lab, "guest:9000")?;
+        ensure!(gauge(&lab, "guest", "leno_guests")? == 2.0, "not on the client's next thread");
+        for (who, stalls) in [("client", 1.0), ("web", 0.0), ("guest", 0.0)] {
+            ensure!(gauge(&lab, who, "leno_worker_stalls_total")? == stalls, "{who}");
+        }
+        stopped.resume()?;
+        fs::write(file("go"), "")?;
+        has_nothing_lost(held)?;
+        ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
+        // The thread that stood still ends, and the guests on it.
+        wait::until("the end of the client's former thread", LIMIT, || {
+            Ok((gauge(&lab, "guest", "leno_guests")? == 1.0).then_some(()))
+        })
+    };
+    lab.explain(outcome())
+}
+
+fn a_panic_of_a_guest_ends_its_request_and_is_counted_by_the_server(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(LabOptions { panic: Some("request=/panic"), ..options(capture) }, PANICS)?;
+    let outcome = || -> Result<()> {
+        let file = |name: &str| lab.directory().join(name);
+        let process = lab.pid_of(GROUP)?;
+        let panics = |who| gauge(&lab, who, "leno_panics_total");
+        let before = [panics("web")?, panics("client")?];
+        let stream = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
+        let curl =
+            ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "http://front/"];
+        let answer = lab.text("client", &curl)?;
+        ensure!(answer.starts_with("50"), "{answer}");
+        let [web, client] = [panics("web")? - before[0], panics("client")? - before[1]];
+        ensure!(web >= 1.0 && client == 0.0, "{web} of the server, {client} of the client");
+        ensure!(status(&lab, "/")? == "200", "the server is not served any more");
+        ensure!(gauge(&lab, "web", "leno_guests")? == 1.0, "not on the thread of its client");
+        fs::write(file("go"), "")?;
+        has_nothing_lost(stream)?;
+        ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
