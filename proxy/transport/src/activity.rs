@@ -1,4 +1,4 @@
-//! What one worker has in progress, and whether it is to finish.
+//! The requests and relays that one worker has in progress, and whether the worker is draining.
 #![expect(clippy::arithmetic_side_effects, reason = "a count of what is in progress")]
 
 use std::cell::Cell;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// How long an idle connection is given to be closed with a response, when clients are to leave. A client
-/// that sends just as it is closed would not know whether it was heard; one that is in use mostly sends
-/// within this time, and applications that wait before they end wait longer.
+/// When clients should leave, an idle connection gets this long to be closed together with a response. If the proxy
+/// closed it just when the client sends a request, the client would not know whether the request was received. A
+/// connection in use mostly carries a request within this time, and applications that wait before they end wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// The pause between two connections whose clients are to leave, where there is time for it: each of them connects again, which
-/// costs a handshake, and streams that go on wait for the CPU meanwhile.
+/// The pause between two connections that are told to drain, if there is time for it. Each client connects again, which
+/// costs a handshake, and streams that continue wait for the CPU meanwhile.
 const APART: Duration = Duration::from_millis(1);
 
 /// Counts requests and relays in progress. Both planes of a worker share one.
@@ -22,9 +22,10 @@ pub struct Activity {
     draining: Cell<bool>,
     closing: Cell<bool>,
     began: Notify,
-    /// How many connections may be told to leave one after the other, [`APART`]; of more some are told at the same time.
+    /// Over how many pauses of [`APART`] the connections are spread. If there are more connections, several drain at
+    /// the same time.
     turns: Cell<u32>,
-    /// How many were told.
+    /// How many connections have begun to wait for their turn.
     told: Cell<u32>,
 }
 
@@ -45,16 +46,16 @@ impl Activity {
         self.busy.get()
     }
 
-    /// From now on HTTP/1 connections are closed after their next response, and HTTP/2 clients are
-    /// told to open no more streams, one after the other within a time. There is no way back.
+    /// From now on, HTTP/1 connections are closed after their next response, and HTTP/2 clients get a GOAWAY, one after
+    /// the other within this time. This cannot be undone.
     pub fn drain(&self, within: Duration) {
         self.turns.set(u32::try_from(within.as_millis() / APART.as_millis()).unwrap_or(u32::MAX));
         self.draining.set(true);
         self.began.notify_waiters();
     }
 
-    /// The same, or no longer, of a worker that goes on: clients are to connect anew, and may be on their
-    /// way elsewhere then.
+    /// Starts or stops the same for a worker that continues to serve: its clients should connect again, and may then
+    /// reach another process.
     pub fn close(&self, closing: bool) {
         if closing && !self.closing.replace(closing) {
             self.began.notify_waiters();
@@ -62,22 +63,22 @@ impl Activity {
         self.closing.set(closing);
     }
 
-    /// Waits until the client of a connection is to leave.
+    /// Waits until the client of this connection should leave.
     pub async fn drained(&self) {
-        // Made before the look, so that it hears of what comes after.
+        // Created before the check, so that no later notification is missed.
         let began = self.began.notified();
         if !self.is_draining() {
             began.await;
             let turn = self.told.replace(self.told.get().wrapping_add(1));
             let wait = APART * turn.checked_rem(self.turns.get()).unwrap_or(0);
             if !wait.is_zero() {
-                // Few connections have this timer, which is not part of the task of each.
+                // Boxed, so that the task of each connection does not contain this timer, which few use.
                 Box::pin(tokio::time::sleep(wait)).await;
             }
         }
     }
 
-    /// Waits until clients that send nothing are to leave, [`IDLE_GRACE`] after those that send.
+    /// Waits until idle clients should leave too, [`IDLE_GRACE`] after active ones.
     pub async fn idle_left(&self) {
         loop {
             self.drained().await;
@@ -88,7 +89,7 @@ impl Activity {
         }
     }
 
-    /// Whether clients are to leave.
+    /// Whether clients should leave.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.draining.get() || self.closing.get()
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_progress_is_counted_until_it_ends() {
+    fn requests_in_progress_are_counted_until_they_end() {
         let activity = Rc::new(Activity::default());
         let one = activity.enter();
         let two = activity.enter();
@@ -121,7 +122,7 @@ mod tests {
         assert!(activity.is_draining());
     }
 
-    /// All of them connected again in the same moment, and streams that went on waited for their handshakes.
+    /// Before, all clients connected again in the same moment, and streams that continued waited for their handshakes.
     #[tokio::test(start_paused = true)]
     async fn clients_leave_one_after_the_other_within_the_time_for_it() {
         let told_after = async |within: Duration| {
@@ -133,11 +134,11 @@ mod tests {
                     Instant::now()
                 });
             }
-            // Until all of them wait.
+            // Lets all of them begin to wait.
             tokio::time::sleep(APART).await;
             activity.drain(within);
             let begun = Instant::now();
-            // One that comes now is told at once.
+            // One that begins to wait now does not wait for a turn.
             activity.drained().await;
             let told = clients.join_all().await;
             let mut told: Vec<_> = told.into_iter().map(|at| at - begun).collect();
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_goes_on_may_keep_its_clients_again() {
+    fn a_worker_that_continues_can_keep_its_clients_again() {
         let activity = Rc::new(Activity::default());
         let mut drained = std::pin::pin!(activity.drained());
         let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
@@ -166,6 +167,6 @@ mod tests {
         assert!(!activity.is_draining());
         activity.drain(Duration::ZERO);
         activity.close(false);
-        assert!(activity.is_draining(), "there is no way back from a drain");
+        assert!(activity.is_draining(), "a drain cannot be undone");
     }
 }

@@ -1,4 +1,5 @@
-//! How many connections a worker has open by direction and client, and which of them makes room for another one.
+//! Limits how many connections a worker has open by direction and client, and chooses which one is closed to make room
+//! for another.
 //!
 //! ```text
 //! accepted ──► outbound                      this workload's own
@@ -6,7 +7,7 @@
 //!              │      └──► unproven          it has not, and is served all the same
 //!              └──► evicted                  it has shown nothing yet, and others need its place
 //! ```
-//! In eighths of all connections:
+//! Limits, in eighths of all connections:
 //!
 //! ```text
 //!     1          undecided   the oldest of the address that has most makes room for a new one
@@ -16,10 +17,9 @@
 //!                with unproven ones 1 of these is left for proven clients
 //!     4 at most  proven, of one identity, which always leaves 1/2 to other ones
 //! ```
-//! So clients that have not proven who they are can take no place from the workload's own
-//! connections, nor all from clients that have, and can only take turns among themselves. One proven identity whose
-//! connections leak, of however many replicas, keeps out none of the others, but it can keep out clients that have
-//! proven none.
+//! So unproven clients cannot take places from the workload's own connections, nor all places from proven clients. They
+//! can only displace each other. If one proven identity leaks connections, from however many replicas, it cannot keep
+//! out other proven clients, but it can keep out unproven ones.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of open connections, each subtracted once"
@@ -34,15 +34,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use leno_types::Identity;
 use tokio::task::AbortHandle;
 
-/// In what connections are shared out.
+/// The number of parts into which connections are divided.
 const EIGHTHS: usize = 8;
-/// Most connections of which nothing is known: each costs a look when another one is to make room,
-/// and a handshake in the data center is over within milliseconds.
+/// Most connections that are still undecided. Each costs time when one must make room for another, and a handshake
+/// within a data center ends within milliseconds.
 const MAX_UNDECIDED: usize = 1024;
 /// Fewest connections of a worker, so that each eighth has some.
 pub const MIN_CONNECTIONS: usize = 64;
 
-/// Which directions a worker serves. One that it does not serve needs no reserve.
+/// Which directions a worker serves. No places are reserved for a direction that it does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     /// The workload's own connections only.
@@ -56,11 +56,11 @@ pub enum Directions {
 /// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// As many connections are open in this direction as may be.
+    /// The limit of connections in this direction is reached.
     Limit,
-    /// As many clients without a proven identity are served as may be.
+    /// The limit of clients without a proven identity is reached.
     Unproven,
-    /// As many clients of the kind as may be come from this address, or have this identity.
+    /// The limit for this address or this identity is reached.
     Source,
 }
 
@@ -79,7 +79,7 @@ struct Bounds {
     proven_of_client: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
-    /// Of these and of `decided`, what unproven ones leave to proven ones, and what those of one client leave to others.
+    /// A part of both limits: places that unproven clients leave to proven ones, and that one client leaves to others.
     left_to_proven: usize,
     left_to_others: usize,
     decided: usize,
@@ -104,7 +104,7 @@ struct Undecided {
     task: Option<AbortHandle>,
 }
 
-/// A client that counts as proven: under `disabled`, where no client can prove an identity, by its address.
+/// A client that counts as proven. With `disabled` mTLS no client can prove an identity, and the address identifies it.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum ProvenClient {
     Identity(Identity),
@@ -167,7 +167,7 @@ impl Bounds {
 }
 
 impl Admission {
-    /// For `total` connections, 64 at least.
+    /// For `total` connections; at least 64.
     #[must_use]
     pub fn new(total: usize, directions: Directions) -> Arc<Self> {
         Arc::new(Self { bounds: Bounds::new(total, directions), open: Mutex::default() })
@@ -219,7 +219,7 @@ impl Admission {
 }
 
 impl Open {
-    /// All but those that are undecided.
+    /// All connections except undecided ones.
     fn decided(&self) -> usize {
         self.outbound + self.proven + self.unproven
     }
@@ -258,8 +258,7 @@ impl Admitted {
         Self { admission, standing, source, client: OnceCell::new() }
     }
 
-    /// The number under which what serves it is attached; none of an outbound connection, which is
-    /// never evicted.
+    /// The number under which the serving task is attached. `None` for an outbound connection, which is never evicted.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self.standing.get() {
@@ -268,10 +267,10 @@ impl Admitted {
         }
     }
 
-    /// Notes that the client has proven this identity, or that none is asked for here.
+    /// Notes that the client has proven this identity, or that none is required here.
     ///
     /// # Errors
-    /// As many connections are open as may be.
+    /// If the limit is reached.
     pub fn prove(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
         let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);
@@ -305,7 +304,7 @@ impl Admitted {
     /// Notes that the client is served without a proven identity.
     ///
     /// # Errors
-    /// As many such clients are served as may be.
+    /// If the limit of such clients is reached.
     pub fn serve_unproven(&self) -> Result<(), Refusal> {
         let (bounds, mut open) = (&self.admission.bounds, self.admission.open());
         self.leave_undecided(&mut open);

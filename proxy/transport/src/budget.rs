@@ -1,4 +1,4 @@
-//! The memory that buffers may take: one budget a workload, charged by each of its workers on its own.
+//! The memory that buffers may use. There is one budget for each workload, and each worker charges it separately.
 //!
 //! ```text
 //!             granted in pieces of GRANT, by an atomic
@@ -13,10 +13,10 @@
 //! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most the
 //! pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
 //!
-//! What is charged is what is held: a buffer while there are bytes in it, a connection while it is
-//! open. A charge never fails, since work that has begun must be able to end; what keeps the sum
-//! within the budget is that nothing new begins ([`admits`]) and nothing grows ([`is_short`])
-//! while it is short. Each connection is charged its least buffers in advance.
+//! Memory is charged while it is held: a buffer while it contains bytes, a connection while it is open. A charge never
+//! fails, because work that has begun must be able to end. The sum stays within the budget because nothing new begins
+//! ([`admits`]) and nothing grows ([`is_short`]) while it is short. The smallest buffers of a connection are charged in
+//! advance.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "grants are within the budget, and a worker gives back no more than it was granted"
@@ -25,18 +25,18 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a worker takes from the budget, and gives back, at a time: many buffers, so that requests
-/// seldom touch the shared count, and little beside a budget of some MiB.
+/// How much a worker takes from the budget or returns to it at a time. It is enough for many buffers, so that requests
+/// seldom touch the shared counter, and little compared with a budget of some MiB.
 const GRANT: usize = 256 * 1024;
 
-/// The least budget: some grants for each of a few workers.
+/// The smallest budget: some grants for each of a few workers.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
-/// The memory that buffers of a workload may take. Made once; workers [`enter`](Self::enter) it.
+/// The memory that buffers of a workload may use. It is created once; workers [`enter`](Self::enter) it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(&'static BudgetState);
 
-/// Memory that the budgets of several workloads have in common.
+/// Memory that several workloads' budgets share.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool(&'static PoolState);
 
@@ -44,9 +44,9 @@ pub struct Pool(&'static PoolState);
 struct BudgetState {
     /// Bytes in all.
     limit: usize,
-    /// Above this, grants are for work that is under way.
+    /// Above this, memory is granted only for work in progress.
     limit_of_new: usize,
-    /// Bytes that are not from the pool; all of them without one.
+    /// Bytes that do not come from the pool; without a pool, all bytes.
     own: usize,
     pool: Option<Pool>,
     granted: AtomicUsize,
@@ -58,12 +58,12 @@ struct PoolState {
     taken: AtomicUsize,
 }
 
-/// What one thread holds of the budget.
+/// The part of the budget that one thread holds.
 struct Account {
     shared: Cell<Option<&'static BudgetState>>,
     used: Cell<usize>,
     quota: Cell<usize>,
-    /// The last grant was above what is left for new work.
+    /// Whether the last grant exceeded the part for new work.
     strained: Cell<bool>,
 }
 
@@ -98,7 +98,7 @@ impl Budget {
         Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, own, pool, granted })))
     }
 
-    /// What it takes a part of its bytes from.
+    /// The pool from which it takes a part of its bytes.
     #[must_use]
     pub fn pool(self) -> Option<Pool> {
         self.0.pool
@@ -128,7 +128,7 @@ impl Budget {
     }
 }
 
-/// The part of `bytes` that new work may take; the rest is for work that is under way.
+/// The part of `bytes` that new work may use; the rest is for work in progress.
 const fn new_of(bytes: usize) -> usize {
     bytes / 4 * 3
 }
@@ -149,11 +149,11 @@ impl Pool {
     /// Bytes that budgets have taken.
     #[must_use]
     pub fn taken(self) -> usize {
-        // Nothing else is published by it, here and below.
+        // Relaxed, because nothing else is published with this counter, here and below.
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `wanted` bytes; returns how many.
+    /// Takes up to `wanted` bytes; returns how many it has taken.
     fn take(self, wanted: usize) -> usize {
         let mut taken = self.taken();
         loop {
@@ -170,14 +170,14 @@ impl Pool {
         self.0.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Whether what is left is for work that is under way.
+    /// Whether the remaining memory is reserved for work in progress.
     fn is_short(self) -> bool {
         self.taken() > new_of(self.0.limit)
     }
 }
 
-/// Gives back all that the calling thread was granted, before it ends; it is charged to no budget from now on. The grants of
-/// a thread that ends without it are lost to the budget and its pool.
+/// Returns everything that was granted to the calling thread, which must end afterwards and is charged to no budget any
+/// more. If a thread ends without this call, its grants are lost to the budget and its pool.
 pub fn leave() {
     ACCOUNT.with(|account| {
         let Some(shared) = account.shared.take() else { return };
@@ -197,7 +197,7 @@ pub fn charge(bytes: usize) {
     });
 }
 
-/// Takes back a charge. What was charged on another thread must not be taken back here.
+/// Takes back a charge. It must have been made on the same thread.
 pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);
@@ -218,19 +218,19 @@ pub fn admits() -> bool {
     })
 }
 
-/// Whether what is held is to stay small, because new work is refused already.
+/// Whether buffers should stay small, because new work is refused already.
 #[must_use]
 pub fn is_short() -> bool {
     ACCOUNT.with(|account| account.strained.get())
 }
 
-/// Bytes charged to the calling thread and not taken back.
+/// Bytes that are charged to the calling thread now.
 #[must_use]
 pub fn charged() -> usize {
     ACCOUNT.with(|account| account.used.get())
 }
 
-/// A charge for as long as it lives, on the thread that made it.
+/// A charge on the thread that created this value. It ends when the value is dropped.
 #[derive(Debug)]
 pub struct Charge(usize);
 
@@ -250,7 +250,7 @@ impl Drop for Charge {
 }
 
 impl Account {
-    /// Asks for what is charged beyond the quota, and one grant ahead.
+    /// Requests grants for everything above the quota, and one more grant.
     #[cold]
     fn grow(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -274,7 +274,7 @@ impl Account {
         }
     }
 
-    /// Looks again whether the budget is short.
+    /// Checks again whether the budget is short.
     #[cold]
     fn relax(&self) -> bool {
         let Some(shared) = self.shared.get() else { return true };
@@ -290,7 +290,7 @@ impl Account {
 }
 
 impl BudgetState {
-    /// Grants up to `wanted`; how much, and how much is granted in all then.
+    /// Grants up to `wanted` bytes. Returns the granted number, and the total that is granted then.
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);
         loop {
@@ -317,7 +317,7 @@ impl BudgetState {
         }
     }
 
-    /// Takes `bytes` back; how much is granted in all then.
+    /// Takes `bytes` back. Returns the total that is granted then.
     fn give_back(&self, bytes: usize) -> usize {
         // Nothing else is published by it.
         let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
@@ -328,12 +328,13 @@ impl BudgetState {
         after
     }
 
-    /// What of `granted` is from the pool.
+    /// How much of `granted` comes from the pool.
     fn beyond(&self, granted: usize) -> usize {
         granted.saturating_sub(self.own)
     }
 
-    /// Whether what is left is for work that is under way. While the pool is short, that is a part of the budget's own.
+    /// Whether the remaining memory is reserved for work in progress. While the pool is short, this depends on the
+    /// budget's own part.
     fn is_short(&self, granted: usize) -> bool {
         granted > self.limit_of_new
             || granted > new_of(self.own) && self.pool.is_some_and(Pool::is_short)

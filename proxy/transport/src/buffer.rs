@@ -1,4 +1,4 @@
-//! Relay buffers, taken from a pool of this thread and given back when empty.
+//! Relay buffers, taken from a pool of this thread and returned when they are empty.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -9,27 +9,27 @@ use std::cell::RefCell;
 
 use crate::budget::{self, Charge};
 
-/// The size of a relay buffer. Copies of 64 KiB cost half of what 8 KiB copies cost for each byte,
-/// larger ones fall out of the second-level cache.
+/// The size of a relay buffer. For each byte, copies of 64 KiB cost half as much as copies of 8 KiB. Larger buffers do
+/// not fit into the second-level cache.
 pub const RELAY_BUFFER: usize = 64 * 1024;
 
-/// The most free buffers a worker keeps: 256 KiB, so that an idle proxy stays small. Busy relays
-/// take and give back within one wake-up, so few are in use at a time.
+/// The most free buffers that a worker keeps: 256 KiB, so that an idle proxy stays small. Busy relays take and return a
+/// buffer within one wake-up, so few are in use at a time.
 const MAX_FREE: usize = 4;
 
 thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees the buffers and pipes that nobody uses. For a worker that has nothing in progress, so that
-/// an idle proxy is as small as a new one.
+/// Frees unused buffers and pipes. Call it in a worker without work in progress, so that an idle proxy uses as little
+/// memory as a new one.
 pub fn trim_buffers() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
     crate::relay::trim_pipes();
 }
 
-/// A buffer of [`RELAY_BUFFER`] bytes of which `start..end` is filled; back to the pool on drop.
-/// It is charged to the worker's budget ([`crate::budget`]).
+/// A buffer of [`RELAY_BUFFER`] bytes, of which `start..end` are filled. It returns to the pool when it is dropped. It
+/// is charged to the worker's budget ([`crate::budget`]).
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Box<[u8]>,
@@ -39,7 +39,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Takes one of the pool, or a new one.
+    /// Takes a buffer from the pool, or creates one.
     #[must_use]
     pub fn take() -> Self {
         let pooled = FREE.with_borrow_mut(Vec::pop);
@@ -47,15 +47,15 @@ impl Buffer {
         Self { bytes, start: 0, end: 0, charge: Charge::new(RELAY_BUFFER) }
     }
 
-    /// Holds bytes that somebody else has read, without room behind them.
+    /// Holds bytes that were read elsewhere, without free space behind them.
     #[must_use]
     pub fn holding(bytes: Vec<u8>) -> Self {
         let (end, charge) = (bytes.len(), Charge::new(bytes.len()));
         Self { bytes: bytes.into_boxed_slice(), start: 0, end, charge }
     }
 
-    /// Keeps no more memory than what is filled needs, for a wait. There is no room behind it then,
-    /// until [`Buffer::compact`].
+    /// Reduces the memory to the filled bytes during a wait. Afterwards there is no free space behind them until
+    /// [`Buffer::compact`].
     pub fn shrink(&mut self) {
         if self.filled().len() < self.bytes.len() {
             let filled: Box<[u8]> = self.filled().into();
@@ -65,19 +65,19 @@ impl Buffer {
         }
     }
 
-    /// What is filled and not consumed.
+    /// The bytes that are filled and not consumed.
     #[must_use]
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// The same, to be changed in place.
+    /// The same bytes, for changes in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// Moves what is filled to the front, so that all free room is behind it; the whole of
-    /// [`RELAY_BUFFER`] again, where the buffer was shrunk.
+    /// Moves the filled bytes to the front, so that all free space is behind them. If the buffer was shrunk, it gets
+    /// its full size [`RELAY_BUFFER`] again.
     pub fn compact(&mut self) {
         if self.bytes.len() < RELAY_BUFFER {
             let mut whole = Self::take();
@@ -91,7 +91,7 @@ impl Buffer {
         self.start = 0;
     }
 
-    /// Where the next bytes go.
+    /// The free space behind the filled bytes.
     pub fn unfilled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
     }
@@ -99,7 +99,7 @@ impl Buffer {
     /// Marks `n` more bytes as filled.
     ///
     /// # Panics
-    /// When there was no room for them.
+    /// If there is no room for them.
     pub fn fill(&mut self, n: usize) {
         assert!(n <= self.bytes.len() - self.end, "filled past the end");
         self.end += n;
@@ -108,7 +108,7 @@ impl Buffer {
     /// Marks `n` bytes as used up.
     ///
     /// # Panics
-    /// When fewer are filled.
+    /// If fewer are filled.
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.end - self.start, "consumed more than was filled");
         self.start += n;
@@ -125,12 +125,12 @@ impl Drop for Buffer {
     }
 }
 
-/// Keeps a whole buffer for the next who takes one, if few are kept and memory is not short.
+/// Returns a whole buffer to the pool, if the pool has few and memory is not short.
 fn give_back(bytes: Box<[u8]>) {
     if bytes.len() != RELAY_BUFFER || budget::is_short() {
         return;
     }
-    // At the end of the thread the pool is gone already, and the buffer goes with it.
+    // At the end of the thread the pool no longer exists, and the buffer is freed.
     let _ended = FREE.try_with(|free| {
         let mut free = free.borrow_mut();
         if free.len() < MAX_FREE {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_used_again_and_the_pool_is_bound() {
+    fn a_buffer_is_used_again_and_the_pool_is_bounded() {
         let many: Vec<Buffer> = (0..MAX_FREE + 3).map(|_| Buffer::take()).collect();
         drop(many);
         assert_eq!(FREE.with_borrow(Vec::len), MAX_FREE);

@@ -1,11 +1,12 @@
-//! The time by which the planes decide.
+//! The time that decisions of both planes are based on.
 //!
 //! ```text
 //! poll of a contained task: │ now() reads the clock │ now() gives the same │ ... │
 //! anywhere else:            each now() reads the clock
 //! ```
-//! A request takes a dozen decisions by time, most of them one right after the other. Those of one poll are as of one moment, which
-//! saves reading the clock for each. A poll lasts milliseconds at most, which is less than any bound here.
+//! A request causes a dozen decisions that depend on the time, most of them shortly after each other. All decisions
+//! within one poll use the same time, which saves reading the clock for each. A poll lasts milliseconds at most, less
+//! than any timeout here.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -17,16 +18,16 @@ thread_local! {
 /// Whether a contained task is being polled on this thread.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
-    /// None is.
+    /// No task is.
     None,
-    /// One is, and has not asked for the time yet.
+    /// A task is, and has not read the time yet.
     Unread,
-    /// It has.
+    /// A task is, and has read this time.
     Read(Instant),
 }
 
-/// Now, on the clock of the runtime's timers: the machine's, or in a test one that stands still. Within one poll of a
-/// contained task always the same.
+/// The present time of the runtime's clock, which tests can pause. The result is the same during one poll of a
+/// contained task.
 #[must_use]
 pub fn now() -> Instant {
     match TURN.get() {
@@ -41,7 +42,7 @@ pub fn now() -> Instant {
     }
 }
 
-/// Lasts as long as the poll of a contained task.
+/// Exists during the poll of a contained task.
 pub(crate) struct PollTurn {
     outer: Turn,
 }

@@ -10,20 +10,20 @@ use tokio::net::TcpStream;
 use crate::sockets;
 use leno_sockets::PROBING;
 
-/// How long a connection may take to be made: one lost SYN is sent again after one second, a second
-/// loss means that another endpoint is the better choice.
+/// How long a connection may take to open. One lost SYN is sent again after one second. After a second loss, another
+/// endpoint is the better choice.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why no connection was made. Nothing reached the other side, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens there.
+    /// No socket listens on the address.
     #[error("connection to {0} refused")]
     Refused(SocketAddr),
     /// No answer in time.
     #[error("no answer from {0} within {1:?}")]
     Timeout(SocketAddr, Duration),
-    /// No route, or a router said so.
+    /// There is no route, or a router reported that.
     #[error("{0} cannot be reached")]
     Unreachable(SocketAddr, #[source] io::Error),
     /// Anything else, for example no descriptor left.
@@ -60,13 +60,13 @@ impl ConnectError {
 /// Connects with `TCP_NODELAY` and keep-alive probes, within `timeout`.
 ///
 /// # Errors
-/// [`ConnectError`]; nothing has reached an application then.
+/// [`ConnectError`]: nothing has reached an application.
 pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ConnectError> {
     let connecting = async { sockets::tcp(address.is_ipv6()).await?.connect(address).await };
     within(address, timeout, connecting).await
 }
 
-/// The same, by whatever way `connecting` goes.
+/// As [`connect`], for any future that connects.
 pub(crate) async fn within(
     address: SocketAddr,
     timeout: Duration,
@@ -86,7 +86,7 @@ pub(crate) async fn within(
     }
 }
 
-/// The kernel probes what is on another machine; what is on this one it knows.
+/// The kernel sends probes only to other machines. For peers on this machine, it knows when they end.
 fn prepare(tcp: &TcpStream, address: SocketAddr) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     if address.ip().is_loopback() {
@@ -101,7 +101,7 @@ mod tests {
     use crate::Listener;
 
     #[tokio::test]
-    async fn a_listener_is_reached_and_its_absence_named() {
+    async fn a_listener_is_reached_and_a_missing_one_is_reported_as_refused() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.address();
         let tcp = connect(address, CONNECT_TIMEOUT).await.unwrap();

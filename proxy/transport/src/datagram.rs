@@ -1,4 +1,4 @@
-//! Where datagrams of the workload were meant to go.
+//! The original destinations of the workload's datagrams.
 #![expect(unsafe_code, reason = "no crate in use reads a socket option of a level of our own")]
 
 use std::io;
@@ -13,12 +13,12 @@ use socket2::Socket;
 
 use crate::sockets;
 
-/// Asks the capture's kernel programs what placeholders stand for.
+/// Queries the capture's kernel programs for the destinations that placeholder addresses stand for.
 #[derive(Debug)]
 pub struct PlaceholderDestinations(Socket);
 
 impl PlaceholderDestinations {
-    /// Makes the socket of this thread's namespace by which it asks.
+    /// Creates the socket for queries in the network namespace of this thread.
     ///
     /// # Errors
     /// As of [`udp`](crate::udp).

@@ -1,6 +1,6 @@
-//! What a connection carries, decided from its first bytes, the time, and the side that spoke first.
+//! Decides what a connection carries, from its first bytes, the time, and the side that spoke first.
 //!
-//! [`judge`] is a pure function; [`Peeked`](crate::Peeked) reads for it, and [`Waits`] has all times.
+//! [`judge`] is a pure function; [`Peeked`](crate::Peeked) reads the bytes for it, and [`Waits`] has all time limits.
 //!
 //! ```text
 //! no byte ──► Wait ─┬─ in time ─► bytes ─► Wait ─┬─ clear ───► Http1, Http2, Tls, Opaque
@@ -32,45 +32,46 @@ pub enum Speaker {
 /// The beginning of a connection, so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// Which side's bytes these are; the client, while there are none.
+    /// The side that has sent these bytes; the client if there are none.
     pub speaker: Speaker,
     /// The bytes that it has sent.
     pub bytes: &'a [u8],
-    /// It sends no more.
+    /// Whether this side has ended its stream.
     pub ended: bool,
-    /// Since the wait for the first byte began; once it has come, since then.
+    /// The time since the wait for the first byte began; after the first byte, the time since then.
     pub elapsed: Duration,
 }
 
 /// What a connection carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is not clear yet: to be judged again when more bytes have come, or after this time.
+    /// Not clear yet: judge again when more bytes have arrived, or after this time.
     Wait(Duration),
-    /// The client has sent nothing in time, or has ended without a byte where it has to speak first.
+    /// The client sent nothing within its time, or ended its stream without a byte although in this protocol the client
+    /// speaks first.
     Silent,
     /// HTTP/1.0 or HTTP/1.1.
     Http1,
     /// HTTP/2 with prior knowledge.
     Http2,
-    /// TLS. `None`: its ClientHello cannot be read, or was not whole in time.
+    /// TLS. `None` if the ClientHello cannot be read or was not complete in time.
     Tls(Option<ClientHello>),
     /// None of these.
     Opaque,
-    /// The client has sent a part of what may be HTTP, and then nothing in time.
+    /// The client sent the beginning of a possible HTTP request, and then nothing within its time.
     Undecided,
 }
 
 /// Decides what a connection carries.
 ///
-/// `expected` limits the choice. [`Protocol::Detect`]: any. [`Protocol::Http1`] and [`Protocol::Http2`]:
-/// either version of HTTP, as servers serve both on one port; what is neither is of the expected one,
-/// whose own rules then answer it. [`Protocol::Opaque`]: TLS or not.
+/// `expected` limits the choice. [`Protocol::Detect`]: any protocol. [`Protocol::Http1`] and [`Protocol::Http2`]:
+/// either version of HTTP, because servers serve both on one port; other bytes count as the expected version, whose
+/// parser then rejects them. [`Protocol::Opaque`]: TLS or opaque bytes.
 #[must_use]
 pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict {
     let Opening { speaker, bytes, ended, .. } = opening;
     if speaker == Speaker::Server {
-        // Servers of HTTP/2 may send their SETTINGS at once; their clients speak first all the same.
+        // An HTTP/2 server may send its SETTINGS before it has received anything (RFC 9113 section 3.4).
         return if is_server_preface(bytes) { Verdict::Http2 } else { Verdict::Opaque };
     }
     match expected {
@@ -81,7 +82,7 @@ pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict
             let declared = || declared(expected);
             if ended { declared() } else { opening.wait(waits.protocol, declared) }
         }),
-        // No connection is of UDP.
+        // UDP has no connections.
         Protocol::Opaque | Protocol::Udp => tls(client_hello(bytes), waits, opening),
         Protocol::Detect => match detect(bytes) {
             Detected::Http1 => Verdict::Http1,
@@ -104,7 +105,7 @@ impl Opening<'_> {
     }
 }
 
-/// Reads the ClientHello of bytes that are, or may become, TLS.
+/// Reads the ClientHello from bytes that are or may become TLS.
 fn tls(detected: Detected, waits: &Waits, opening: Opening<'_>) -> Verdict {
     if detected == Detected::Opaque {
         return Verdict::Opaque;
@@ -112,13 +113,13 @@ fn tls(detected: Detected, waits: &Waits, opening: Opening<'_>) -> Verdict {
     match Hello::read(opening.bytes) {
         Hello::Read(hello) => Verdict::Tls(Some(hello)),
         Hello::NeedMore if !opening.ended => opening.wait(waits.hello, || Verdict::Tls(None)),
-        // A client that ends before the first bytes were clear has not begun TLS.
+        // A client that ends its stream before it is clear that the bytes are TLS has not begun TLS.
         Hello::NeedMore if detected == Detected::NeedMore => Verdict::Opaque,
         Hello::NeedMore | Hello::Unreadable => Verdict::Tls(None),
     }
 }
 
-/// The version of HTTP that bytes begin; `None` while both are possible.
+/// The version of HTTP that the bytes begin with; `None` while both are possible.
 fn http_version(bytes: &[u8], expected: Protocol) -> Option<Verdict> {
     if is_preface(bytes)? {
         return Some(Verdict::Http2);

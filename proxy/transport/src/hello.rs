@@ -1,27 +1,27 @@
-//! What a TLS ClientHello contains in clear: the server's name and the protocols offered.
+//! Reads what a TLS ClientHello contains in clear: the server's name and the offered protocols.
 //!
 //! ```text
 //! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
 //! record ────────────────────────────┘  cut anywhere, records and reads alike
 //! ```
 //!
-//! Nothing is decrypted, kept or answered: the bytes go on as they came. RFC 8446 sections 4.1.2 and
-//! 5.1, RFC 6066 section 3, RFC 7301 section 3.1.
+//! Nothing is decrypted, stored or answered: the bytes are passed on unchanged. RFC 8446 sections 4.1.2 and 5.1, RFC
+//! 6066 section 3, RFC 7301 section 3.1.
 
 use std::borrow::Cow;
 
 use crate::peeked::MAX_PEEKED;
 
-/// The longest server name: that of a host in the DNS (RFC 1035 section 2.3.4), written with dots.
+/// The longest server name: a DNS name has at most 255 bytes (RFC 1035 section 2.3.4), which is 253 written with dots.
 const MAX_NAME: usize = 253;
 
-/// A header of a record: type, version, length.
+/// The length of a record's header: type, version, length.
 const RECORD_HEADER: usize = 5;
 
-/// The most that a record holds in clear (RFC 8446 section 5.1).
+/// The most bytes in an unencrypted record (RFC 8446 section 5.1).
 const MAX_RECORD: usize = 1 << 14;
 
-/// A header of a handshake message: type, length.
+/// The length of a handshake message's header: type, length.
 const MESSAGE_HEADER: usize = 4;
 
 const HANDSHAKE: u8 = 22;
@@ -34,16 +34,16 @@ const ALPN: u16 = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
     server_name: Option<Box<str>>,
-    /// As they stand in the extension: each with a length byte before it.
+    /// As in the extension: a length byte precedes each name.
     protocols: Vec<u8>,
 }
 
-/// Whether a client has begun TLS of its own, and with which server.
+/// Whether a client has begun TLS itself, and with which server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTls {
-    /// It has.
+    /// Whether it has.
     pub is_tls: bool,
-    /// The server's name, where the ClientHello has one.
+    /// The server's name, if the ClientHello has one.
     pub server_name: Option<Box<str>>,
 }
 
@@ -59,17 +59,16 @@ impl OwnTls {
 /// The first bytes of a connection, read as a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// Too few bytes to tell.
+    /// More bytes are needed to decide.
     NeedMore,
     /// Not a ClientHello, a malformed one, or one longer than [`MAX_PEEKED`].
     Unreadable,
-    /// It is whole.
+    /// A complete ClientHello.
     Read(ClientHello),
 }
 
 impl ClientHello {
-    /// The host that the client asks for, in lower case: letters, digits, `-`, `_` and dots. None if
-    /// it names none, or something else.
+    /// The host that the client names, in lower case: letters, digits, `-`, `_` and dots. `None` if it names no host.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()
@@ -83,8 +82,8 @@ impl ClientHello {
 }
 
 impl Hello {
-    /// Reads the first bytes of a connection. A verdict never changes when more bytes follow, and
-    /// there is one once [`MAX_PEEKED`] are here.
+    /// Reads the first bytes of a connection. The result never changes when more bytes follow, and it is never
+    /// `NeedMore` once there are [`MAX_PEEKED`] bytes.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
         match message(bytes.get(..MAX_PEEKED).unwrap_or(bytes)) {
@@ -95,10 +94,10 @@ impl Hello {
     }
 }
 
-/// The bytes are no ClientHello.
+/// The bytes are not a ClientHello.
 struct Malformed;
 
-/// The handshake message without its header, once all of it is here.
+/// The handshake message without its header; `None` until all of it has arrived.
 fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
     let mut joined: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     loop {
@@ -136,7 +135,7 @@ fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
     }
 }
 
-/// Checks as much of the header as has come.
+/// Checks the part of the header that has arrived.
 fn check_record_header(bytes: &[u8]) -> Result<(), Malformed> {
     let good = bytes.first().is_none_or(|kind| *kind == HANDSHAKE)
         && bytes.get(1).is_none_or(|major| *major == 3)
@@ -161,7 +160,7 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     let (_session, _suites, _compression) = (rest.vector8()?, rest.vector16()?, rest.vector8()?);
     let mut hello = ClientHello::default();
     if rest.0.is_empty() {
-        // From before there were extensions.
+        // Old clients send no extensions.
         return Some(hello);
     }
     let mut extensions = Reader(rest.vector16()?);
@@ -171,7 +170,8 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     let (mut named, mut offered) = (false, false);
     while !extensions.0.is_empty() {
         let (kind, body) = (extensions.number16()?, extensions.vector16()?);
-        // Of one kind there is one at the most (RFC 8446 section 4.2); two names would be two answers.
+        // There is at most one extension of each type (RFC 8446 section 4.2). With two names, the server might choose
+        // the other one.
         match kind {
             SERVER_NAME if std::mem::replace(&mut named, true) => return None,
             SERVER_NAME => hello.server_name = server_name(body)?,
@@ -183,7 +183,7 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The host of the only name. The outer `None`: malformed.
+/// The host, if there is exactly one name. The outer `None` means malformed.
 fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
     let mut rest = Reader(body);
     let mut names = Reader(rest.vector16()?);
@@ -232,13 +232,13 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Bytes with their length before them, in one byte.
+    /// Bytes that are preceded by their length in one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let [length] = self.array()?;
         self.take(length.into())
     }
 
-    /// Bytes with their length before them, in two bytes.
+    /// Bytes that are preceded by their length in two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let length = self.number16()?;
         self.take(length.into())

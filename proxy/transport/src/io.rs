@@ -1,4 +1,4 @@
-//! A connection as the data plane sees it: plain, encrypted, or in the memory of a test.
+//! A connection as the data plane uses it: plain, encrypted, or in memory in a test.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -12,54 +12,52 @@ use crate::{Presence, is_unanswered, presence};
 
 /// A byte stream that reports when a read is worth a buffer, and which socket is below it.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when a read may return bytes, the end or an error. May be ready too early, never too
-    /// late. A stream that cannot tell is always ready; then the read itself registers the waker.
+    /// Ready when a read may return bytes, the end or an error. It may be ready too early, but never too late. A stream
+    /// that cannot determine this is always ready; its read then registers the waker.
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// The socket whose bytes are exactly the stream's; `None` when they are encrypted. With one on
-    /// both sides of a relay the kernel can move the bytes.
+    /// The socket that carries exactly the bytes of the stream; `None` if they are encrypted. If both sides of a relay
+    /// have one, the kernel can move the bytes.
     fn plain(&self) -> Option<&TcpStream> {
         None
     }
 
-    /// The socket below, encrypted or not, for its options and its errors.
+    /// The underlying socket, encrypted or not, for its options and errors.
     fn socket(&self) -> Option<&TcpStream> {
         self.plain()
     }
 
-    /// Makes the end of the connection a reset once the stream is dropped: unsent bytes are discarded,
-    /// and the other end reads an error, so that it does not take a cut stream for a complete one.
-    /// Does nothing where there is no socket.
+    /// Resets the connection when the stream is dropped: unsent bytes are discarded, and the other end reads an error,
+    /// so that it does not mistake a truncated stream for a complete one. Does nothing without a socket.
     fn reset_on_drop(&mut self) {
         if let Some(socket) = self.socket() {
-            // Fails only on a socket that is already gone.
+            // Fails only if the socket is already closed.
             let _gone = SockRef::from(socket).set_linger(Some(Duration::ZERO));
         }
     }
 
-    /// Ends the connection in the middle of a message, as [`Self::reset_on_drop`] does. `report`: what the other end is
-    /// to learn of it, where the stream has a way to say so.
+    /// Ends the connection in the middle of a message, as [`Self::reset_on_drop`] does. `report` is a code for the
+    /// other end, if the stream can transmit one.
     fn cut(&mut self, _report: Option<u8>) {
         self.reset_on_drop();
     }
 
-    /// What the other end has reported with [`Self::cut`].
+    /// The code that the other end has sent with [`Self::cut`].
     fn cut_report(&self) -> Option<u8> {
         None
     }
 
-    /// Whether the remote machine has acknowledged nothing of what was sent, so that it seems to be
-    /// lost.
+    /// Whether the remote machine acknowledges none of the sent bytes, which means that it is probably lost.
     fn is_unanswered(&self) -> bool {
         self.socket().is_some_and(is_unanswered)
     }
 
-    /// Whether the program at the remote end has closed the connection, so that it does not read
-    /// what is sent either. A program that has only shut down its sending side has not left.
+    /// Whether the program at the remote end has closed the connection, so that it also reads nothing more. A program
+    /// that has only shut down its sending side has not left.
     fn presence(&self) -> Presence {
         match (self.plain(), self.socket()) {
             (Some(socket), _) => presence(socket),
-            // Of a connection that was reset the kernel knows no other end.
+            // The kernel no longer has the peer's address of a connection that was reset.
             (None, Some(socket)) if socket.peer_addr().is_err() => Presence::Left,
             (None, _) => Presence::Unknown,
         }

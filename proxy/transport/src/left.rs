@@ -1,9 +1,8 @@
-//! Whether the program at the other end of a connection has left, or only sends no more.
+//! Finds out whether the program at the other end of a connection has closed it, or only its sending side.
 //!
-//! Both begin with the same FIN. On the wire they differ only once something is sent, which a program
-//! that has closed its socket answers with a reset. The client of a sidecar runs on the same machine,
-//! so that the kernel can be asked: it reports the client's own socket (sock_diag(7)), with an inode as
-//! long as a program holds it.
+//! Both begin with the same FIN. On the wire they differ only once something is sent: the kernel answers with a reset
+//! if the program has closed its socket. The client of a sidecar runs on the same machine, so the kernel can be
+//! queried. It reports the client's own socket (sock_diag(7)), with an inode while a program holds it.
 
 use std::net::SocketAddr;
 
@@ -13,19 +12,19 @@ use tokio::net::TcpStream;
 
 use crate::diag;
 
-/// What is known of the program at the other end of a connection.
+/// The state of the program at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It has closed the connection, and reads no more.
+    /// It has closed the connection and reads nothing more.
     Left,
-    /// It holds the connection, though it may send no more.
+    /// It holds the connection, although it may send nothing more.
     Here,
-    /// Nothing on this side can tell, for as long as the connection lasts: the program is on another machine, or
-    /// what is below the stream does not say.
+    /// This cannot be determined during the whole connection: the program is on another machine, or the stream does not
+    /// report it.
     Unknown,
 }
 
-/// What the kernel knows of the program that made the connection.
+/// The state of the program that opened the connection, from the kernel.
 #[must_use]
 pub fn presence(tcp: &TcpStream) -> Presence {
     let (Ok(client), Ok(local)) = (tcp.peer_addr(), tcp.local_addr()) else {
@@ -43,13 +42,14 @@ pub fn presence(tcp: &TcpStream) -> Presence {
     match found {
         Ok(Some(client)) if client.inode == 0 => Presence::Left,
         Ok(None) => Presence::Unknown,
-        // An error is of the question, not of the client: the kernel may answer the next one.
+        // An error concerns the query and not the client: the next query may succeed.
         Ok(Some(_)) | Err(_) => Presence::Here,
     }
 }
 
-/// Where the client's socket is connected to under netfilter, whose REDIRECT is seen on this side only. Under eBPF the
-/// client's socket is connected to this one, and the kernel names an original destination too.
+/// The address to which the client's socket is connected under netfilter, whose REDIRECT is visible only on this side.
+/// Under eBPF the client's socket is connected to this socket, although the kernel also reports an original
+/// destination.
 fn redirected_from(tcp: &TcpStream, local: SocketAddr) -> Option<SocketAddr> {
     let socket = SockRef::from(tcp);
     let original =
@@ -65,7 +65,7 @@ mod tests {
     use crate::{Counted, Io, Listener};
 
     #[tokio::test]
-    async fn of_a_stream_that_is_not_plain_only_a_reset_is_known() {
+    async fn for_an_encrypted_stream_only_a_reset_shows_that_the_client_has_left() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let client = TcpStream::connect(listener.address()).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_only_sends_no_more_has_not_left() {
+    async fn a_client_that_has_only_shut_down_sending_has_not_left() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = Listener::bind(address.parse().unwrap()).unwrap();
             let mut client = TcpStream::connect(listener.address()).await.unwrap();

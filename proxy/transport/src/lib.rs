@@ -1,22 +1,21 @@
-//! Sockets of the data plane: listeners, original destination, detection, opaque relay.
+//! Sockets of the data plane: listeners, original destinations, protocol detection, and the relay of opaque bytes.
 //!
-//! Everything here belongs to one worker thread with a current-thread runtime; workers share
-//! nothing but what the kernel shares. It knows no policy: the caller decides where to connect and
-//! what to relay.
+//! Everything here belongs to one worker thread with a current-thread runtime. Workers share nothing except in the
+//! kernel. This crate knows no policy: the caller decides where to connect and what to relay.
 //!
-//! Read first: [`Listener`] (where connections come from), [`original_destination`] (where they
-//! were meant to go), [`Peeked`] and [`judge`] (what their first bytes are) and [`relay`] (bytes both
-//! ways, with the ends of each side passed on exactly).
+//! Read first: [`Listener`] (accepts connections), [`original_destination`] (where the client meant to connect),
+//! [`Peeked`] and [`judge`] (which protocol the first bytes belong to) and [`relay`] (moves bytes in both directions
+//! and passes on exactly how each side ends).
 //!
 //! ```text
 //! Listener -> original_destination -> Peeked, judge -> relay <- connect
 //! ```
 //!
-//! `leno_sockets` makes the sockets. A thread uses those of its process' network namespace, or those of another one that
-//! [`HandedNamespace`] brings.
+//! `leno_sockets` creates the sockets. A thread uses those of its process' network namespace, or those of another
+//! namespace that [`HandedNamespace`] provides.
 //!
-//! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is
-//! what buffers of this and other crates charge what they hold to.
+//! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is the memory budget that buffers of
+//! this and other crates are charged to.
 
 #![cfg_attr(
     not(test),

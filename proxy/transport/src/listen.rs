@@ -11,22 +11,24 @@ use socket2::{SockFilter, SockRef};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-/// How often one [`Listener::accept`] tries again before it reports. With the doubling waits below
-/// that is about two seconds, long enough to outlive a burst of descriptors, short enough for the
-/// operator to read why nothing is accepted.
+/// How often one [`Listener::accept`] retries before it returns an error. With the doubling waits below this takes
+/// about two seconds: long enough for a short lack of descriptors to pass, and short enough that the operator soon
+/// reads why connections are not accepted.
 const MAX_ACCEPT_RETRIES: u32 = 10;
 
-/// The first wait after a failure for lack of resources; doubled up to [`MAX_ACCEPT_WAIT`].
+/// The first wait after a failure for lack of resources. It is doubled for each retry, up to [`MAX_ACCEPT_WAIT`].
 const FIRST_ACCEPT_WAIT: Duration = Duration::from_millis(2);
 
-/// The longest wait between two tries.
+/// The longest wait between two retries.
 const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(500);
 
-/// Connections that are accepted one after the other before other tasks of the worker have their turn. A burst waits in the
-/// kernel meanwhile: what comes of each takes some 20 us, and a request on an open connection would wait for all of them.
+/// How many connections are accepted in a row before other tasks of the worker run. The rest of a burst waits in the
+/// kernel: starting to serve a connection takes about 20 us, and a request on an open connection would wait for all of
+/// them.
 const ACCEPTED_IN_A_ROW: u32 = 8;
 
-/// Where the flags are in a TCP header, and those that tell a client's first packet from others (RFC 9293, 3.1).
+/// The offset of the flags in a TCP header, and the flags that distinguish a client's first packet from others (RFC
+/// 9293, 3.1).
 const FLAGS_AT: u32 = 13;
 const SYN: u32 = 0x02;
 const ACK: u32 = 0x10;
@@ -42,13 +44,12 @@ pub enum Family {
 
 /// A listening socket of this worker.
 ///
-/// It shares its port with the same listener of the other workers (`SO_REUSEPORT`); the kernel
-/// spreads connections over them.
+/// All workers listen on the same port (`SO_REUSEPORT`); the kernel distributes connections among them.
 #[derive(Debug)]
 pub struct Listener {
     inner: TcpListener,
     address: SocketAddr,
-    /// Accepted since other tasks had their turn.
+    /// Connections accepted since other tasks last ran.
     in_a_row: Cell<u32>,
 }
 
@@ -56,15 +57,15 @@ impl Listener {
     /// Binds `address` and listens. Port 0 picks a free port, see [`Listener::address`].
     ///
     /// # Errors
-    /// What the kernel says: the port belongs to another user, the family is switched off, ...
+    /// The kernel's error: the port belongs to another user, the address family is disabled, and so on.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Self::adopt(leno_sockets::listener(address)?)
     }
 
-    /// A socket of [`leno_sockets::listener`] or of [`leno_sockets::bound`], which begins to listen.
+    /// Listens on a socket that [`leno_sockets::listener`] or [`leno_sockets::bound`] created.
     ///
     /// # Errors
-    /// When it is no such socket.
+    /// If it is not such a socket.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         leno_sockets::listen(&socket, BACKLOG)?;
         let inner = TcpListener::from_std(socket.into())?;
@@ -84,14 +85,14 @@ impl Listener {
         if self.address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
-    /// The next connection and the address of its client; `TCP_NODELAY` is set. After eight of them other tasks have their
-    /// turn first.
+    /// The next connection and the address of its client, with `TCP_NODELAY` set. After eight connections in a row,
+    /// other tasks run first.
     ///
-    /// A connection that its client gave up is skipped. For lack of descriptors or memory it waits
-    /// and tries again, a bound number of times. Cancelling it loses no connection.
+    /// A connection that its client has aborted is skipped. If descriptors or memory are lacking, this waits and
+    /// retries, a limited number of times. Cancelling the future loses no connection.
     ///
     /// # Errors
-    /// The last error when the tries are used up; the listener can be asked again.
+    /// The last error after all retries. The listener remains usable.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         if self.in_a_row.get() >= ACCEPTED_IN_A_ROW {
             self.in_a_row.set(0);
@@ -105,7 +106,8 @@ impl Listener {
                     return Ok(accepted);
                 }
                 Err(error) if is_of_connection(&error) => {}
-                // It was shut down for all processes that have it (shutdown(2)): another one of the port takes the connections.
+                // Another process has shut this socket down for all its holders (shutdown(2)), and accepts the port's
+                // connections itself.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
                     return std::future::pending().await;
                 }
@@ -119,10 +121,10 @@ impl Listener {
         self.inner.accept().await
     }
 
-    /// Closes it without losing a connection: the kernel resets those whose handshake is complete, or under way,
-    /// when a socket that listens is closed, after their clients may have sent a request. So first no more
-    /// handshakes begin, then those that have are completed and passed to `serve`, then it is closed. A client that
-    /// comes too late is refused, at once or when it sends its first packet again.
+    /// Closes the listener without losing a connection. When a listening socket is closed, the kernel resets
+    /// connections whose handshake is complete or in progress, although their clients may have sent a request already.
+    /// So this first stops new handshakes, then completes those in progress and passes the connections to `serve`, and
+    /// then closes the socket. Later clients are refused, at once or when they send their first packet again.
     pub async fn close(self, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = self.refuse() {
             tracing::debug!(%error, "connections may be lost that come while a listener closes");
@@ -130,9 +132,9 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// The same where another process listens on the port: clients that come from now on are its own. It began to listen after this
-    /// process, which has as many listeners there as it has `workers`. So no handshake is completed in the moment in which this
-    /// listener is closed, which the kernel would reset.
+    /// The same if another process listens on the port too and should get all new clients. It began to listen after
+    /// this process, which has `workers` listeners on the port. No handshake reaches this listener at the moment when
+    /// it is closed; the kernel would reset that connection.
     pub async fn pass_on(self, workers: u16, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = steer(&self.inner, workers.into()) {
             tracing::warn!(%error, "connections may be lost that come while a listener is passed on");
@@ -140,13 +142,13 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// Serves those whose handshake has begun, then closes it.
+    /// Serves connections whose handshake has begun, and then closes the listener.
     async fn finish(self, serve: &mut impl FnMut(TcpStream, SocketAddr)) {
         let Some(until) = Instant::now().checked_add(LAST_HANDSHAKES) else { return };
         while let Ok(Ok((stream, client))) = timeout_at(until, self.accept()).await {
             serve(stream, client);
         }
-        // Those that the reactor has not reported yet.
+        // Connections that the reactor has not reported yet.
         let Ok(listener) = self.inner.into_std() else { return };
         while let Ok((stream, client)) = listener.accept() {
             if stream.set_nonblocking(true).is_ok()
@@ -196,7 +198,7 @@ fn is_of_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Errors that pass when others close their descriptors or free memory.
+/// Errors that pass once other programs close descriptors or free memory.
 fn is_of_resources(error: &io::Error) -> bool {
     use nix::libc;
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_another_process_shuts_down_is_no_error_and_brings_nothing() {
+    async fn a_listener_that_another_process_shuts_down_waits_without_an_error() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         SockRef::from(&listener.inner).shutdown(std::net::Shutdown::Both).unwrap();
         let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart() {
+    fn errors_of_one_connection_and_lack_of_resources_are_distinguished() {
         use nix::libc;
         let of = io::Error::from_raw_os_error;
         assert!(is_of_resources(&of(libc::EMFILE)) && !is_of_connection(&of(libc::EMFILE)));

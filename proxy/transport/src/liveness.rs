@@ -1,4 +1,4 @@
-//! How a machine is noticed that is gone without a word: it lost power, or its network.
+//! Notices machines that disappear without closing connections, because they lost power or their network.
 //!
 //! ```text
 //! what is open                     noticed by                                        within
@@ -6,8 +6,8 @@
 //! bytes sent and unacknowledged    retransmissions, which `is_unanswered` looks at   6.2 s + a look
 //! ```
 //!
-//! Not by `TCP_USER_TIMEOUT`: it also ends connections to a live peer that does not read for so long
-//! (a zero window, RFC 9293 section 3.8.6.1), such as a paused download.
+//! `TCP_USER_TIMEOUT` is not used: it also ends connections to a live peer that does not read for so long (a zero
+//! window, RFC 9293 section 3.8.6.1), such as a paused download.
 
 #![expect(unsafe_code, reason = "no crate in use reads TCP_INFO of a socket")]
 
@@ -18,16 +18,16 @@ use std::time::Duration;
 use nix::libc;
 use tokio::net::TcpStream;
 
-/// How long nothing may come while something is waited for before the connection is examined. With
-/// [`RETRANSMISSIONS`] it notices a lost machine within 11 s.
+/// After this time without a byte, while the proxy waits for some, the connection is examined. Together with
+/// [`RETRANSMISSIONS`], this notices a lost machine within 11 s.
 pub const SILENCE: Duration = Duration::from_secs(4);
 
-/// Retransmissions in a row without any acknowledgement that mean a lost machine: the fifth is sent
-/// 6.2 s after the first transmission where the round-trip time is short (RFC 6298, 200 ms doubled).
-/// A live kernel acknowledges whatever its programs do.
+/// This many retransmissions in a row without an acknowledgement mean that the machine is lost. With a short round-trip
+/// time, the fifth is sent 6.2 s after the first transmission (RFC 6298, 200 ms doubled each time). A live kernel
+/// acknowledges bytes even if its programs do not read them.
 const RETRANSMISSIONS: u8 = 5;
 
-/// Whether the other machine acknowledges nothing of what was sent, however often it is sent again.
+/// Whether the other machine acknowledges none of the sent bytes, although they were sent several times.
 #[must_use]
 pub fn is_unanswered(tcp: &TcpStream) -> bool {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -50,8 +50,8 @@ pub fn is_unanswered(tcp: &TcpStream) -> bool {
     info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMISSIONS
 }
 
-/// Ends a socket of this process in both directions, as if the peer had ended it; its owner finds out with the next read
-/// or write. Returns whether it was open.
+/// Shuts down a socket of this process in both directions, as if the peer had ended it. Its owner notices at the next
+/// read or write. Returns whether it was open.
 #[must_use]
 pub fn shut_down(socket: RawFd) -> bool {
     use nix::sys::socket::{Shutdown, shutdown};
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::{CONNECT_TIMEOUT, Listener, connect};
 
-    /// A peer that does not read is alive: what fills its window is acknowledged.
+    /// A peer that does not read is alive: its kernel acknowledges the bytes that fill its window.
     #[tokio::test]
     async fn a_live_peer_that_does_not_read_is_not_unanswered() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -9,13 +9,13 @@ use leno_types::canonical;
 
 use crate::sockets;
 
-/// How old the list may get before [`LocalAddresses::refresh`] reads it again. Addresses of a workload are
-/// set before its proxy starts; a later one is seen with the first connection after this long, until then
-/// the inbound hop's loop guard covers it.
+/// Maximum age of the list before [`LocalAddresses::refresh`] reads it again. A workload gets its addresses before its
+/// proxy starts. A later address is noticed with the first connection after this time; until then the loop guard of the
+/// inbound side handles it.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// The addresses of this namespace. The kernel is asked for them when connections are made, at most once
-/// every five seconds, and not for each request.
+/// The addresses of this namespace. They are read from the kernel when connections are opened, at most once every five
+/// seconds, and not for each request.
 #[derive(Debug, Default)]
 pub struct LocalAddresses {
     addresses: RefCell<Vec<IpAddr>>,
@@ -23,14 +23,14 @@ pub struct LocalAddresses {
 }
 
 impl LocalAddresses {
-    /// An empty list that reads the kernel's on first use.
+    /// An empty list, which is filled on first use.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether a connection to `ip` would stay in this namespace: loopback, the unspecified address
-    /// or an address of an interface, by the list that was read last.
+    /// Whether a connection to `ip` would stay in this namespace: `ip` is a loopback address, the unspecified address,
+    /// or the address of an interface in the list that was last read.
     #[must_use]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         let ip = canonical((ip, 0).into()).ip();
@@ -43,7 +43,7 @@ impl LocalAddresses {
         self.addresses.borrow().contains(&ip)
     }
 
-    /// Reads the list again if it is old. A list that cannot be read stays as it was.
+    /// Reads the list again if it is old. If that fails, the old list stays.
     pub fn refresh(&self) {
         let now = Instant::now();
         if self.read_at.get().is_some_and(|read_at| now.duration_since(read_at) < REFRESH) {
@@ -64,8 +64,8 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     sockets::addresses().map_or_else(leno_sockets::interface_addresses, Ok)
 }
 
-/// Where an application of this workload may listen that was called at `dialled`: there, or, when it
-/// is bound to loopback only, on loopback of either family.
+/// The addresses on which an application of this workload may listen, if a client connected to `dialled`: that address,
+/// or loopback of either family if the application is bound to loopback only.
 #[must_use]
 pub fn own_addresses(dialled: SocketAddr) -> [SocketAddr; 3] {
     let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, dialled.port()));

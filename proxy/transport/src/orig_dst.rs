@@ -1,4 +1,4 @@
-//! Where a captured connection was meant to go.
+//! The original destination of captured connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 
 /// The original destination of an accepted connection.
 ///
-/// It is the socket's local address where its port is not the listener's: `sk_lookup` and TPROXY
-/// leave the original address on the socket. Otherwise it is what `SO_ORIGINAL_DST` answers
-/// (`SOL_IP` 80 or `SOL_IPV6` 80): netfilter after a REDIRECT, or the capture's `cgroup/getsockopt`
-/// program. The result is canonical (IPv4-mapped addresses become IPv4).
+/// It is the socket's local address if the port differs from the listener's: `sk_lookup` and TPROXY leave the original
+/// address on the socket. Otherwise it is the answer of `SO_ORIGINAL_DST` (`SOL_IP` 80 or `SOL_IPV6` 80), which comes
+/// from netfilter after a REDIRECT or from the capture's `cgroup/getsockopt` program. The result is canonical
+/// (IPv4-mapped addresses become IPv4).
 ///
 /// # Errors
 /// `NotFound` when nobody knows it: the connection was made to the listener itself. What the kernel
@@ -31,7 +31,8 @@ pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<O
         .ok_or_else(|| not_captured(local))
 }
 
-/// The same for a listener that connections are redirected to: for these it takes one system call less.
+/// As [`original_destination`], for a listener to which connections are redirected: for these it takes one system call
+/// less.
 ///
 /// # Errors
 /// As [`original_destination`].
@@ -43,7 +44,7 @@ pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Resu
     }
 }
 
-/// What `SO_ORIGINAL_DST` answers, if anybody knows.
+/// The answer of `SO_ORIGINAL_DST`, if there is one.
 fn recorded(tcp: &TcpStream, is_ipv4: bool) -> io::Result<Option<SocketAddr>> {
     let socket = SockRef::from(tcp);
     match if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() } {
@@ -60,7 +61,8 @@ fn not_captured(local: SocketAddr) -> io::Error {
     )
 }
 
-/// ENOENT: not in conntrack. ENOPROTOOPT, EOPNOTSUPP: no netfilter and no program of ours.
+/// ENOENT: the connection is not in conntrack. ENOPROTOOPT, EOPNOTSUPP: there is neither netfilter nor a program of the
+/// mesh.
 fn is_unknown(error: &io::Error) -> bool {
     use nix::libc;
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOPROTOOPT | libc::EOPNOTSUPP))
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_foreign_local_port_is_the_destination() {
+    async fn a_local_port_other_than_the_listeners_is_the_destination() {
         for on in ["127.0.0.1:0", "[::1]:0"] {
             let (_client, server, address) = accepted(on).await;
             let other = address.port().wrapping_add(1);
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_direct_connection_has_none() {
+    async fn a_direct_connection_has_no_original_destination() {
         for on in ["127.0.0.1:0", "[::1]:0"] {
             let (_client, server, address) = accepted(on).await;
             let error = original_destination(&server, address.port()).unwrap_err();

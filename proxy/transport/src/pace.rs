@@ -1,10 +1,10 @@
-//! How many new connections a second a workload of a shared process may have, in each direction.
+//! Limits the rate of new connections of a workload in a shared process, in each direction.
 //!
 //! ```text
 //! burst of one second ──► passes     then up to one second's more ──► waits its turn     beyond ──► refused
 //! ```
-//! Counted at once for all that a workload opens, and by the client's address for those that are opened to it: so a client
-//! that floods a workload is slowed, and others of that workload are not.
+//! Connections that a workload opens share one rate. Connections to the workload have a rate for each client address,
+//! so a client that floods a workload is slowed, and other clients of the workload are not.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "sums of times of seconds, and a divisor that is not zero"
@@ -15,25 +15,26 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// How long a client may have kept still and then open as many connections as it may within that time.
+/// After a pause of this length, a client may open as many connections at once as the rate permits during it.
 const BURST: Duration = Duration::from_secs(1);
-/// Longest wait of a connection. As many wait as may come within it, each with a descriptor and a small buffer.
+/// Longest wait of a connection. The connections that arrive within this time can wait, each with a descriptor and a
+/// small buffer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most client addresses that are told apart. Those beyond share a bound.
+/// Most client addresses with a rate of their own. Further ones share one rate.
 const MAX_SOURCES: usize = 1024;
 
-/// What is to become of a new connection.
+/// What happens to a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It is served at once.
     Passes,
-    /// It is served after this time.
+    /// It is served after this wait.
     Waits(Duration),
-    /// Too many wait before it.
+    /// Too many connections are waiting.
     Refused,
 }
 
-/// The rate of one stream of connections: when the next one would come if all came evenly (GCRA).
+/// The rate of one series of connections: the time at which the next one would come if all came evenly (GCRA).
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     interval: Duration,
@@ -41,13 +42,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many connections a second.
+    /// Permits this many connections per second.
     #[must_use]
     pub fn new(per_second: NonZeroU32) -> Self {
         Self { interval: Duration::from_secs(1) / per_second.get(), next: None }
     }
 
-    /// Takes in a connection that comes now.
+    /// Counts a connection that arrives now.
     pub fn arrive(&mut self, now: Instant) -> Arrival {
         let next = self.next.map_or(now, |next| next.max(now));
         let ahead = next.duration_since(now);
@@ -61,7 +62,7 @@ impl Pace {
         }
     }
 
-    /// Whether it is as one that has seen no connection.
+    /// Whether the state is the same as without any connection.
     fn is_idle(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| next <= now)
     }
@@ -72,19 +73,19 @@ impl Pace {
 pub struct Paces {
     new: Pace,
     sources: HashMap<IpAddr, Pace>,
-    /// Of addresses that there is no room for.
+    /// The shared rate of addresses for which there is no room.
     others: Pace,
 }
 
 impl Paces {
-    /// So many connections a second of each client.
+    /// Permits this many connections per second for each client.
     #[must_use]
     pub fn new(per_second: NonZeroU32) -> Self {
         let new = Pace::new(per_second);
         Self { new, sources: HashMap::new(), others: new }
     }
 
-    /// Takes in a connection of this client.
+    /// Counts a connection of this client.
     pub fn arrive(&mut self, source: IpAddr, now: Instant) -> Arrival {
         let source = source.to_canonical();
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&source) {
@@ -116,14 +117,14 @@ mod tests {
             assert_eq!(arrive(0), Arrival::Waits(Duration::from_millis(100) * number));
         }
         assert_eq!(arrive(0), Arrival::Refused);
-        assert!(matches!(arrive(1), Arrival::Waits(_)), "what is refused takes no place");
+        assert!(matches!(arrive(1), Arrival::Waits(_)), "a refused connection does not count");
         assert_eq!(arrive(100), Arrival::Refused);
         assert!(matches!(arrive(101), Arrival::Waits(_)));
         assert_eq!(arrive(3000), Arrival::Passes);
     }
 
     #[test]
-    fn a_client_that_floods_slows_no_other() {
+    fn a_client_that_floods_does_not_slow_other_clients() {
         let (mut paces, now) = (Paces::new(per_second(10)), Instant::now());
         let address = |number: u32| IpAddr::from(number.to_be_bytes());
         let flood = (0..100).map(|_| paces.arrive(address(1), now)).last();
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_end_take_no_memory_without_end() {
+    fn the_number_of_client_addresses_with_a_rate_is_bounded() {
         let (mut paces, now) = (Paces::new(per_second(10)), Instant::now());
         let address = |number: u32| IpAddr::from(number.to_be_bytes());
         for number in 0..5000 {
@@ -144,10 +145,10 @@ mod tests {
         assert_eq!(
             paces.arrive(address(9999), now),
             Arrival::Refused,
-            "those beyond share a bound"
+            "further addresses share one rate"
         );
         let later = now + Duration::from_secs(10);
         assert_eq!(paces.arrive(address(9999), later), Arrival::Passes);
-        assert_eq!(paces.sources.len(), 1, "those that came are idle");
+        assert_eq!(paces.sources.len(), 1, "idle addresses were dropped");
     }
 }

@@ -3,8 +3,8 @@
 //! ```text
 //!  inbound: connect(10.96.0.7:80) ─► bind 127.x.y.z:p, note it ─► 127.0.0.1:listener ─► outbound: destination(127.x.y.z:p)
 //! ```
-//! Only the proxy that has noted the address of the client's end knows the destination, so that no other program can use
-//! the listener.
+//! The destination is known only to the proxy that has noted the client's address, so other programs cannot use the
+//! listener.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::listen::Listener;
 
-/// Most connections that are made at a time: as many as the queue of the listener takes.
+/// Most connections that are opened at a time: as many as the listener's queue takes.
 const MAX_UNDER_WAY: usize = 4096;
-/// How many addresses of loopback connections come from in turn. Each has some 28,000 ports, of which a closed connection
-/// keeps one for a minute.
+/// How many loopback addresses connections use in turn as their source. Each address has about 28,000 ports, and a
+/// closed connection occupies one for a minute.
 const SOURCES: u8 = 200;
 
 thread_local! {
@@ -33,16 +33,16 @@ pub fn refused_passages() -> u64 {
     REFUSED.get()
 }
 
-/// The way of one worker to itself.
+/// The connection path of one worker to itself.
 #[derive(Debug)]
 pub struct Passage {
     listener: SocketAddr,
-    /// The destination of each connection that is not accepted yet, by the address of its client's end.
+    /// The destination of each connection that has not been accepted yet, by the client's address.
     under_way: RefCell<HashMap<SocketAddr, SocketAddr>>,
     last: Cell<u8>,
 }
 
-/// Forgets a connection that was not made.
+/// Removes the entry of a connection that could not be opened.
 struct UnderWay<'a>(&'a Passage, Option<SocketAddr>);
 
 impl Drop for UnderWay<'_> {
@@ -54,10 +54,10 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Passage {
-    /// The passage, and the listener whose connections are to be asked for their [`destination`](Self::destination).
+    /// Returns the passage, and the listener whose connections have their target in [`destination`](Self::destination).
     ///
     /// # Errors
-    /// When loopback cannot be listened on.
+    /// If loopback cannot be listened on.
     pub fn open() -> io::Result<(Rc<Self>, Listener)> {
         let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let (under_way, last) = (RefCell::default(), Cell::new(0));
@@ -65,10 +65,10 @@ impl Passage {
         Ok((Rc::new(passage), listener))
     }
 
-    /// Connects to the own listener, as `destination`.
+    /// Connects to the worker's own listener, on the way to `destination`.
     ///
     /// # Errors
-    /// [`ConnectError`], about `destination`.
+    /// [`ConnectError`], which names `destination`.
     pub async fn connect(&self, destination: SocketAddr) -> Result<TcpStream, ConnectError> {
         let (socket, mut noted) =
             self.bind(destination).map_err(|error| ConnectError::Other(destination, error))?;
@@ -97,7 +97,8 @@ impl Passage {
         Ok((socket, UnderWay(self, Some(client))))
     }
 
-    /// Where an accepted connection is to go, by the address of its client. `None`: this proxy has not made it.
+    /// The destination of an accepted connection, by its client's address. `None` if this proxy has not opened the
+    /// connection.
     pub fn destination(&self, client: SocketAddr) -> Option<SocketAddr> {
         self.under_way.borrow_mut().remove(&client)
     }
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_has_its_destination_once_and_a_stranger_has_none() {
+    async fn a_destination_is_returned_once_and_other_programs_connections_have_none() {
         let (passage, listener) = Passage::open().unwrap();
         let to = SocketAddr::from(([10, 96, 0, 7], 80));
         let (connected, accepted) = tokio::join!(passage.connect(to), listener.accept());
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_beyond_the_most_is_refused_and_counted() {
+    async fn connections_beyond_the_limit_are_refused_and_counted() {
         let (passage, _listener) = Passage::open().unwrap();
         let to = SocketAddr::from(([10, 96, 0, 7], 80));
         for number in 0..MAX_UNDER_WAY {
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_is_not_made_is_forgotten() {
+    async fn the_entry_of_a_failed_connection_is_removed() {
         let (passage, listener) = Passage::open().unwrap();
         drop(listener);
         let to = SocketAddr::from(([10, 96, 0, 7], 80));

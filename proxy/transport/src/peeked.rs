@@ -1,4 +1,4 @@
-//! Bytes that are read before it is known which reader they are for.
+//! Bytes that are read before it is decided which protocol will read them.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,24 +14,24 @@ use tokio::time::{Instant, timeout};
 use crate::detect::{Opening, Speaker, Verdict, Waits, judge};
 use crate::{Io, Presence};
 
-/// The most bytes read before detection decides: a whole TLS ClientHello (one record of 16 KiB and
-/// its header) or the head of most requests.
+/// The most bytes read before detection decides: a complete TLS ClientHello (one record of 16 KiB and its header) or
+/// the head of most requests.
 pub const MAX_PEEKED: usize = 16 * 1024 + 5;
 
-/// What is read at a time; a ClientHello with a post-quantum key share fits.
+/// How many bytes are read at a time; enough for a ClientHello with a post-quantum key share.
 const CHUNK: usize = 2048;
 
-/// A connection and the bytes that were read from it to learn what it carries.
+/// A connection and the bytes that were read from it to detect its protocol.
 ///
-/// It is not a stream itself: the reader that is chosen (the HTTP engine, TLS, the relay) takes it
-/// apart and begins with the bytes. Holds no memory for bytes while nothing has come.
+/// It is not a stream itself: the chosen reader (the HTTP engine, TLS or the relay) takes it apart and begins with
+/// these bytes. It holds no memory for bytes until some arrive.
 #[derive(Debug)]
 pub struct Peeked<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// The other end sends no more.
+    /// The other end has ended its stream.
     ended: bool,
-    /// It was found to read on after its end.
+    /// The client's presence was checked once after its end.
     stays: bool,
     /// When the first byte, or the end, was read.
     spoke_at: Option<Instant>,
@@ -54,7 +54,7 @@ impl<S> Peeked<S> {
         &self.bytes
     }
 
-    /// Forgets the first `count` bytes, which were passed on.
+    /// Removes the first `count` bytes, which were passed on.
     pub fn consume(&mut self, count: usize) {
         self.bytes.drain(..count);
     }
@@ -64,7 +64,7 @@ impl<S> Peeked<S> {
         &self.stream
     }
 
-    /// The same, to write to it.
+    /// The same for writes.
     pub fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -81,16 +81,16 @@ impl<S: Io> Peeked<S> {
         self.stream.reset_on_drop();
     }
 
-    /// Ready when the client at the other end has left without a byte, or its connection broke, while a
-    /// server is connected to for it. What it sends meanwhile is read and kept, up to [`MAX_PEEKED`]. A
-    /// client that sends something and leaves wants it to arrive, as it does without a proxy.
+    /// Ready if the client leaves without having sent a byte, or if its connection breaks, while the proxy connects to
+    /// a server for it. Bytes that the client sends meanwhile are read and stored, up to [`MAX_PEEKED`]. If a client
+    /// sends something and leaves, its bytes are still delivered, as they are without a proxy.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         while !self.ended && self.bytes.len() < MAX_PEEKED {
             if let Err(error) = ready!(self.poll_peek(cx)) {
                 return Poll::Ready(error);
             }
         }
-        // The kernel is asked once: a client that reads on is served.
+        // The kernel is queried only once: a client that still reads is served.
         if self.ended
             && self.bytes.is_empty()
             && !std::mem::replace(&mut self.stays, true)
@@ -103,11 +103,11 @@ impl<S: Io> Peeked<S> {
 }
 
 impl<S: AsyncRead + Unpin> Peeked<S> {
-    /// Appends what the connection yields next, up to [`MAX_PEEKED`] in all; 0 is the end of the
-    /// stream, or the bound.
+    /// Appends the next bytes of the connection, up to [`MAX_PEEKED`] in all. Returns 0 at the end of the stream or at
+    /// this limit.
     ///
     /// # Errors
-    /// What the connection reports.
+    /// The error of the connection.
     pub async fn peek(&mut self) -> io::Result<usize> {
         poll_fn(|cx| self.poll_peek(cx)).await
     }
@@ -129,10 +129,10 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
         Poll::Ready(Ok(read.len()))
     }
 
-    /// Waits for the first byte, or the end, within `longest`; false if the other end is silent.
+    /// Waits up to `longest` for the first byte or the end. Returns false if the other end stays silent.
     ///
     /// # Errors
-    /// What the connection reports.
+    /// The error of the connection.
     pub async fn speaks(&mut self, longest: Duration) -> io::Result<bool> {
         if self.spoke_at.is_some() {
             return Ok(true);
@@ -143,11 +143,11 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
         }
     }
 
-    /// Reads until [`judge`] has decided what the client at the other end speaks. Can be dropped and
-    /// called again: what was read is kept, and the time since the first byte counts on.
+    /// Reads until [`judge`] has decided which protocol the client speaks. The future can be dropped and this called
+    /// again: the bytes that were read stay, and the time since the first byte continues to count.
     ///
     /// # Errors
-    /// What the connection reports: bytes before a reset are not acted on.
+    /// The error of the connection. Bytes before a reset are not used.
     pub async fn detect(&mut self, expected: Protocol, waits: &Waits) -> io::Result<Verdict> {
         let began = Instant::now();
         loop {
@@ -159,7 +159,7 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
             };
             match judge(expected, waits, opening) {
                 Verdict::Wait(left) => {
-                    // When the time is over, the next verdict takes it into account.
+                    // If the time is over, the next verdict takes that into account.
                     timeout(left, self.peek()).await.unwrap_or(Ok(0))?;
                 }
                 verdict => return Ok(verdict),
@@ -168,8 +168,8 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
     }
 }
 
-/// Waits until one of two ends speaks, ends or breaks, within `longest`; `None` if both are silent. A
-/// client that has spoken before is the first one.
+/// Waits until one of two ends sends, ends or breaks, for up to `longest`; `None` if both stay silent. If the client
+/// has sent before, it counts as the first.
 pub async fn first_to_speak<C, S>(
     client: &mut Peeked<C>,
     server: &mut Peeked<S>,
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(read, sent[2..]);
     }
 
-    /// Yields some bytes, then fails as a socket does that was reset.
+    /// Yields some bytes, then fails like a socket that was reset.
     fn broken(bytes: &[u8]) -> Peeked<impl AsyncRead + Unpin + use<>> {
         Peeked::from(io::Cursor::new(bytes.to_vec()).chain(Reset))
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_while_detecting_is_no_end() {
+    async fn a_reset_during_detection_is_an_error_and_not_an_end() {
         for first in [&b"GE"[..], b"\x16\x03", b"\x16\x03\x01\x02\x00\x01"] {
             let detected = broken(first).detect(Protocol::Detect, &Waits::OUTBOUND).await;
             assert_eq!(detected.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_decides_and_a_pause_decides_when_it_is_long() {
+    async fn an_end_of_stream_or_a_long_pause_decides_the_detection() {
         let mut ended = Peeked::from(&b"GET"[..]);
         let detected = ended.detect(Protocol::Detect, &Waits::OUTBOUND).await.unwrap();
         assert_eq!(detected, Verdict::Opaque);
@@ -249,7 +249,7 @@ mod tests {
         let detected = server.detect(Protocol::Detect, &Waits::OUTBOUND).await.unwrap();
         assert_eq!((detected, server.bytes()), (Verdict::Undecided, &b"GET / HT"[..]));
         assert_eq!(began.elapsed(), Waits::OUTBOUND.protocol);
-        // The time was counted from the first byte on, and more time changes nothing.
+        // The time counts from the first byte, so a second call decides at once.
         let again = server.detect(Protocol::Detect, &Waits::OUTBOUND).await.unwrap();
         assert_eq!(again, Verdict::Undecided);
     }

@@ -1,4 +1,4 @@
-//! Bytes both ways between two connections, with each end passed on as what it was.
+//! Moves bytes between two connections in both directions, and passes on how each side ends.
 //!
 //! ```text
 //!   a ──read──► buffer or pipe ──write──► b      one Direction
@@ -9,8 +9,8 @@
 //!   nothing moved for long   -> both sides are reset
 //! ```
 //!
-//! A side that is read or written shows its errors at once. One that is neither, because its
-//! direction has ended or is held up by the other side, is asked for them every few seconds.
+//! A side that is being read or written reports its errors at once. A side that is neither read nor written, because
+//! its direction has ended or is blocked by the other side, is checked for errors every few seconds.
 
 mod direction;
 mod pipe;
@@ -26,7 +26,7 @@ use direction::Direction;
 pub(crate) use pipe::trim_pipes;
 use watch::{RelayProgress, Watch};
 
-/// After how long without a byte in either direction a relay is given up. Pools of databases keep
+/// After this long without a byte in either direction, a relay is closed. Connection pools of databases keep idle
 /// connections for about that long.
 pub const RELAY_IDLE: Duration = Duration::from_secs(3600);
 
@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// Is told of bytes while they move.
+/// Gets a call for bytes that were moved.
 pub trait Observer {
     /// `n` bytes that came from `side` were written to the other.
     fn moved(&mut self, side: Side, n: usize);
@@ -66,7 +66,7 @@ impl<F: FnMut(Side, usize)> Observer for F {
     }
 }
 
-/// What a relay has done.
+/// The result of a relay.
 #[derive(Debug)]
 pub struct Relayed {
     /// Bytes from the first to the second connection.
@@ -80,16 +80,16 @@ pub struct Relayed {
 /// How a relay ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Both directions came to their end.
+    /// Both directions have ended.
     Closed,
     /// A connection failed; both were reset.
     Failed {
         /// The connection that failed.
         side: Side,
-        /// With what: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for cut-off TLS, ...
+        /// Its error: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
         error: io::Error,
     },
-    /// Nothing moved for the time given; both were reset.
+    /// Nothing moved for the given time; both were reset.
     Idle,
     /// The caller stopped it; both were reset.
     Stopped,
@@ -113,11 +113,11 @@ impl Ended {
     }
 }
 
-/// Moves bytes between `a` and `b`, those read already first, until both directions have ended, one has failed, or nothing has
-/// moved for `idle` (found within twice that time).
+/// Moves bytes between `a` and `b`, beginning with those that were read already, until both directions have ended, one
+/// has failed, or nothing has moved for `idle` (noticed within twice that time).
 ///
-/// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than
-/// 256 KiB goes on in the kernel (`splice`). Dropping the future closes both connections.
+/// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than 256 KiB continues in
+/// the kernel (`splice`). Dropping the future closes both connections.
 pub async fn relay<A, B, O>(a: Peeked<A>, b: Peeked<B>, idle: Duration, observer: O) -> Relayed
 where
     A: Io,
@@ -127,7 +127,7 @@ where
     relay_until((a, b), idle, observer, std::future::pending()).await
 }
 
-/// Like [`relay`], and ends once `stop` is ready.
+/// Like [`relay`], but also ends once `stop` is ready.
 #[expect(clippy::arithmetic_side_effects, reason = "counts of bytes moved, which only grow")]
 pub async fn relay_until<A, B, O>(
     (a, b): (Peeked<A>, Peeked<B>),

@@ -1,6 +1,6 @@
-//! Connections that a test makes in place of the network, for planes that run on scripted sockets.
+//! Connections that a test provides in place of the network, for tests of a plane with scripted sockets.
 //!
-//! Built with the feature `scripted` only, which no program of Leno has.
+//! Compiled only with the feature `scripted`, which no program of Leno enables.
 
 use std::cell::RefCell;
 use std::future::pending;
@@ -14,14 +14,14 @@ use tokio::time::timeout;
 
 use crate::ConnectError;
 
-/// Opens a connection to an address: `Ok(None)` for one that never answers.
+/// Opens a connection to an address; `Ok(None)` if the address never answers.
 pub type Dial = dyn Fn(SocketAddr) -> io::Result<Option<TcpStream>>;
 
 thread_local! {
     static DIAL: RefCell<Option<Rc<Dial>>> = const { RefCell::new(None) };
 }
 
-/// From now on all connections that this thread opens are made by `dial`; `None` restores the network.
+/// All further connections of this thread are opened by `dial`; `None` restores the network.
 pub fn dial_with(dial: Option<Rc<Dial>>) {
     DIAL.set(dial);
 }
@@ -30,7 +30,7 @@ pub(crate) fn dial() -> Option<Rc<Dial>> {
     DIAL.with_borrow(Clone::clone)
 }
 
-/// [`crate::connect`] by `dial`.
+/// Like [`crate::connect`], with `dial`.
 pub(crate) async fn connect(
     dial: Rc<Dial>,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! The client's address as the application sees it.
+//! Chooses the client address that the application sees.
 #![expect(unsafe_code, reason = "no crate in use sets a socket option of a level of our own")]
 
 use std::cell::Cell;
@@ -17,25 +17,24 @@ use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::local::interface_addresses;
 use crate::sockets;
 
-/// How old the answer may get to what this namespace offers. It changes when the node's agent is
-/// replaced by one of another version, or captures by another backend.
+/// How long the result of [`Shown::now`] is used. It changes when the node's agent is replaced by another version or
+/// captures with another backend.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// What applications in this network namespace see as the address of their clients.
+/// Which address applications in this network namespace see for their clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The client's own address and port: kernel programs of the node's agent show it.
+    /// The client's own address and port, which the kernel programs of the node's agent show.
     Client,
-    /// The stand-in address: the agent has routed it to loopback.
+    /// The stand-in address, which the agent has routed to loopback.
     StandIn,
-    /// An address of the workload, never loopback: no agent has prepared this namespace.
+    /// An address of the workload that is not loopback: no agent has prepared this namespace.
     Own,
 }
 
-/// Connects to applications on behalf of clients, so that no application takes a client for itself.
+/// Connects to applications on behalf of clients, so that no application mistakes a client for itself.
 ///
-/// One for each worker. What the namespace offers is asked of the kernel at most once every five
-/// seconds.
+/// There is one for each worker. It queries the kernel about the namespace at most once every five seconds.
 #[derive(Debug, Default)]
 pub struct ClientAddress {
     shown: Cell<Option<(Shown, Instant)>>,
@@ -43,7 +42,7 @@ pub struct ClientAddress {
 }
 
 impl Shown {
-    /// What the kernel offers in this namespace now.
+    /// What the kernel can show in this namespace now.
     #[must_use]
     pub fn now() -> Self {
         if let Some(shown) = sockets::shown() {
@@ -52,7 +51,7 @@ impl Shown {
         TcpSocket::new_v4().map_or(Self::Own, |socket| Self::by(&socket))
     }
 
-    /// What the namespace of this unconnected IPv4 socket offers. The socket is of no other use afterwards.
+    /// What the namespace of this unconnected IPv4 socket can show. The socket cannot be used afterwards.
     pub(crate) fn by(socket: &TcpSocket) -> Self {
         if socket.bind((STAND_IN_V4, 0).into()).is_err() {
             Self::Own
@@ -63,7 +62,7 @@ impl Shown {
         }
     }
 
-    /// As `/config` has it.
+    /// The name in `/config`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,7 +74,7 @@ impl Shown {
 }
 
 impl ClientAddress {
-    /// Shows this whatever the namespace offers, so that the ways can be compared.
+    /// Always shows this, whatever the namespace permits, so that the kinds can be compared.
     #[must_use]
     pub fn always(shown: Shown) -> Self {
         Self { always: Some(shown), ..Self::default() }
@@ -98,10 +97,10 @@ impl ClientAddress {
         }
     }
 
-    /// Connects to `application` on behalf of `client`, which dialled `dialled`.
+    /// Connects to `application` on behalf of `client`, which connected to `dialled`.
     ///
     /// # Errors
-    /// [`ConnectError`]; nothing has reached the application then.
+    /// [`ConnectError`]; if it occurs, nothing has reached the application.
     pub async fn connect(
         &self,
         application: SocketAddr,
@@ -114,11 +113,11 @@ impl ClientAddress {
         within(application, CONNECT_TIMEOUT, connecting).await
     }
 
-    /// The source of datagrams to `application` on behalf of a client that has sent to `dialled`. It is never the client's own
-    /// address, which no socket of the proxy can have.
+    /// The source address of datagrams to `application` on behalf of a client that sends to `dialled`. It is never the
+    /// client's own address, because no socket of the proxy can have that.
     ///
     /// # Errors
-    /// If there is no address but loopback to send from.
+    /// If loopback is the only address to send from.
     pub fn datagram_source(&self, application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
         match self.shown() {
             Shown::Own => own_address(application, dialled),
@@ -126,7 +125,7 @@ impl ClientAddress {
         }
     }
 
-    /// A socket that is bound to what the application is to see.
+    /// A socket bound to the address that the application should see.
     async fn socket(
         &self,
         application: SocketAddr,
@@ -139,24 +138,24 @@ impl ClientAddress {
             Shown::Client | Shown::StandIn => stand_in(&application),
         };
         if shown == Shown::Client {
-            // If the programs have gone since, the application sees the stand-in address.
+            // If the kernel programs were removed meanwhile, the application sees the stand-in address.
             let _unnamed = name_client(&socket, client);
         }
         if source.is_ipv6() {
-            // The stand-in address is a route and no address of an interface.
+            // The stand-in address is routed, and no interface has it.
             SockRef::from(&socket).set_freebind_v6(true)?;
         }
-        // The port is chosen by connect(), which lets connections to different ports share one.
+        // connect() chooses the port, so that connections to different ports can share one.
         setsockopt(&socket, IpBindAddressNoPort, &true)?;
         socket.bind((source, 0).into())?;
         Ok(socket)
     }
 }
 
-/// Tells the kernel's programs on whose behalf `socket` will connect.
+/// Tells the kernel programs for which client `socket` will connect.
 ///
 /// # Errors
-/// `ENOPROTOOPT` where there are none.
+/// `ENOPROTOOPT` if there are no such programs.
 fn name_client(socket: &TcpSocket, client: SocketAddr) -> io::Result<()> {
     let ip = match client.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -177,8 +176,8 @@ fn name_client(socket: &TcpSocket, client: SocketAddr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An address of this workload in the application's family: the one the client dialled, else any of an
-/// interface. Never loopback, which applications trust.
+/// An address of this workload in the application's family: the one to which the client connected, or else an address
+/// of any interface. It is never loopback, which applications trust.
 fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     let fits = |ip: &IpAddr| ip.is_ipv4() == application.is_ipv4() && !is_trusted(*ip);
     if fits(&dialled) {

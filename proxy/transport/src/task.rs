@@ -1,17 +1,17 @@
-//! Tasks whose panic ends them alone.
+//! Tasks in which a panic ends only the task.
 //!
 //! ```text
 //! panic ─► hook ─┬─ in a contained task: counted, logged; the task's drops run, tokio ends it
 //!                └─ anywhere else: logged; the process is aborted
 //! ```
 //!
-//! A contained task serves one connection or one request. What it holds gives itself back when it
-//! is dropped, so that its end by a panic is like its end by a broken connection. State that it
-//! shares with other tasks and that a panic may have left half changed is not used further: see
-//! `leno_h2`, where a connection ends if a panic passed through a change of it.
+//! A contained task serves one connection or one request. Everything that it holds is released when it is dropped, so
+//! its end by a panic is like its end by a broken connection. State that it shares with other tasks, and that a panic
+//! may have left half changed, is not used any more: see `leno_h2`, where a connection ends if a panic interrupted a
+//! change of it.
 //!
-//! Everything else, such as the loops that accept connections, has no one to restart it. A worker
-//! without them would be there and serve nothing, so the process ends and is started again.
+//! Nothing restarts other tasks, such as the loops that accept connections. A worker without them would run but serve
+//! nothing, so the process ends and is started again.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -58,22 +58,22 @@ fn count_panic() -> u64 {
     count
 }
 
-/// What a panic hook is to do about a panic on the calling thread.
+/// What the panic hook should do about a panic on the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicVerdict {
-    /// It ends its task. `log`: it is one of those that are logged.
+    /// The panic ends its task. `log`: whether this panic is among those that are logged.
     EndTask {
         /// Whether to log it.
         log: bool,
     },
-    /// It must end the process.
+    /// The panic must end the process.
     EndProcess,
 }
 
-/// Judges a panic on the calling thread and counts it. To be called once for each, by the hook.
+/// Classifies a panic on the calling thread and counts it. The hook must call this once for each panic.
 #[must_use]
 pub fn judge_panic() -> PanicVerdict {
-    // Neither fails but while the thread ends, when no task runs.
+    // Thread-local access fails only while the thread ends, when no task runs.
     if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
         return PanicVerdict::EndProcess;
     }
@@ -81,8 +81,8 @@ pub fn judge_panic() -> PanicVerdict {
     PanicVerdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
 }
 
-/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a
-/// panic ends. Only in builds with debug assertions: a release has nothing of it.
+/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a panic ends. It does
+/// nothing in release builds.
 #[inline]
 #[cfg_attr(debug_assertions, expect(clippy::panic, reason = "a test asks for it"))]
 pub fn test_panic(point: &str, subject: &[u8]) {
@@ -100,7 +100,7 @@ pub fn test_panic(point: &str, subject: &[u8]) {
 }
 
 pin_project! {
-    // Without a future once it is done, so that the future is dropped while contained.
+    // `None` once the future is done, so that it is dropped while the task is still contained.
     struct Contained<F> {
         #[pin]
         future: Option<F>,
@@ -122,7 +122,7 @@ impl<F: Future<Output = ()>> Future for Contained<F> {
     }
 }
 
-/// Marks the thread as inside of a contained task until it is dropped.
+/// Marks the thread as being inside a contained task until it is dropped.
 struct Inside {
     outer: bool,
     _turn: PollTurn,
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Judges a panic when it is dropped, as a hook would judge one that happened there.
+    /// Judges a panic when it is dropped, as a hook would for a panic at that point.
     struct Judged(Option<oneshot::Sender<PanicVerdict>>);
 
     impl Drop for Judged {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_panic_of_a_contained_task_ends_its_task_alone() {
+    fn a_panic_ends_only_its_task_if_the_task_is_contained() {
         let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async {
             assert_eq!(judge_panic(), PanicVerdict::EndProcess);
@@ -171,7 +171,7 @@ mod tests {
             });
             assert_eq!(plain.await.unwrap(), PanicVerdict::EndProcess);
             contained.await.unwrap();
-            // What it held was dropped as a part of it.
+            // Its variables were dropped as a part of it.
             assert_eq!(dropped.await.unwrap(), PanicVerdict::EndTask { log: false });
             assert_eq!(panics(), 41);
             assert_eq!(judge_panic(), PanicVerdict::EndProcess);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_the_thread_is_outside_again() {
+    fn after_a_panic_the_thread_is_no_longer_marked_as_contained() {
         let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async {
             let ended = spawn_contained(async { panic!("wanted by this test") }).await;

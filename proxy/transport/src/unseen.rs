@@ -1,5 +1,5 @@
-//! Whether the program at the other end has read any of a request whose connection broke, and whether it has
-//! accepted the connection.
+//! Finds out whether the program at the other end has read any byte of a request whose connection broke, and whether it
+//! has accepted the connection.
 #![expect(unsafe_code, reason = "no crate in use reads SIOCOUTQ of a socket")]
 
 use std::io;
@@ -17,55 +17,60 @@ use tokio::time::{sleep, timeout};
 use crate::destroyed::{self, DestroyedSockets};
 use crate::{Io, diag};
 
-/// Longest wait for what the kernel knows of a connection that broke: for the reset of one whose end has been read, a
-/// system call of the application's; for the message that its socket was destroyed, a task of the kernel's; both on a
-/// busy machine.
+/// Longest wait for the kernel's information about a connection that broke. If the end of the stream was read, a reset
+/// may follow, which depends on a system call of the application. The message that the socket was destroyed depends on
+/// a task of the kernel. Both may be late on a busy machine.
 const PROOF_WAIT: Duration = Duration::from_millis(100);
-/// How often the reset is looked for. No event is waited for: it may have come with the end.
+/// How often the reset is checked. There may be no event to wait for, because the reset may have arrived together with
+/// the end.
 const RESET_LOOK: Duration = Duration::from_millis(1);
 
-/// Longest wait until an application accepts a connection. A request that is written before waits there as long.
+/// Longest wait until an application accepts a connection. A request that is written before then would wait there just
+/// as long.
 const ACCEPT_WAIT: Duration = Duration::from_secs(1);
-/// How often the kernel is asked (4 us each time).
+/// How often the kernel is queried (4 us each time).
 const ACCEPT_LOOK: Duration = Duration::from_millis(1);
 
 /// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h.
 const CONNECTED: [u8; 2] = [1, 8];
-/// `TCP_SYN_RECV` and `TCP_LISTEN` of net/tcp_states.h: the last packet of the handshake is on its way through the kernel.
+/// `TCP_SYN_RECV` and `TCP_LISTEN` of net/tcp_states.h: the kernel is still processing the last packet of the
+/// handshake.
 const CONNECTING: [u8; 2] = [3, 10];
-/// Longest wait for it. One that stays in SYN_RECV is accepted with the first bytes (`TCP_DEFER_ACCEPT`).
+/// Longest wait for the end of the handshake. A connection that stays in SYN_RECV is accepted with its first bytes
+/// (`TCP_DEFER_ACCEPT`).
 const HANDSHAKE_WAIT: Duration = Duration::from_millis(20);
-/// Longest wait for a connection that the kernel does not show, as while it moves it from one table to another.
+/// Longest wait for a connection that the kernel does not list, for example while it moves the connection from one
+/// table to another.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(1);
 
-/// A connection that knows how much was written since the request on it began.
+/// A connection that counts the bytes written since its current request began.
 #[derive(Debug)]
 pub struct Counted {
     stream: TcpStream,
-    /// The address of the socket at the other end, and of this one, where destroyed sockets are followed.
+    /// The addresses of the other socket and of this one, if destroyed sockets are followed.
     ends: Option<(SocketAddr, SocketAddr)>,
     made: Instant,
-    /// Bytes written before the request, and of it.
+    /// Bytes written before the current request, and for it.
     before: u64,
     written: u64,
-    /// The end of what the other end sends has been read.
+    /// The end of the other side's stream has been read.
     ended: bool,
-    /// A write or a read has failed with a reset that came before any end.
+    /// A write or a read has failed with a reset that was not preceded by an end.
     reset: bool,
 }
 
-/// What is known of a connection that broke.
+/// What is known about a connection that broke.
 enum Proof {
     /// Nothing of the request was read.
     Unread,
-    /// Nothing more can be found out.
+    /// No proof can be found.
     Missing,
-    /// The kernel has not told yet.
+    /// The kernel has not reported yet.
     Later,
 }
 
 impl Counted {
-    /// A connection on which nothing was written yet.
+    /// A connection on which nothing has been written yet.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
         let ends = destroyed::of_task().and_then(|_| ends(&stream));
@@ -73,24 +78,25 @@ impl Counted {
         Self { stream, ends, made: Instant::now(), before, written, ended: false, reset: false }
     }
 
-    /// Counts from here on, as everything before has been answered.
+    /// Begins a new request: everything written before has been answered.
     pub fn begin(&mut self) {
         self.before = self.before.saturating_add(self.written);
         self.written = 0;
     }
 
-    /// Whether no program has read a byte of the request that was written to a connection which broke. False where that
-    /// is not certain. The kernel proves it in one of two ways:
+    /// Whether it is certain that no program has read a byte of the request that was written to a connection which
+    /// broke. The kernel proves this in one of two ways:
     ///
-    /// - The application closed the connection before the request came. Its FIN, by which the end is read here,
-    ///   acknowledges what had come until then, and what comes later is answered with a reset and not acknowledged (RFC
-    ///   9293, 3.10.7.4). So there was an end, a reset, and no byte of the request is acknowledged. The kernel tells a
-    ///   reset that came after the end from others in the first operation after it: that fails with EPIPE, else with
-    ///   ECONNRESET. Every later read then returns 0, as if there had been an end.
-    /// - The application closed the connection with bytes unread, which resets it without an end. The kernel announces how
-    ///   many bytes came to the socket and how many of them were not read ([`follow_destroyed`](crate::follow_destroyed)).
+    /// - The application closed the connection before the request arrived. Its FIN, which is read here as the end,
+    ///   acknowledges what had arrived by then. What arrives later is not acknowledged but answered with a reset (RFC
+    ///   9293, 3.10.7.4). So there was an end and a reset, and no byte of the request is acknowledged. The first
+    ///   operation after a reset shows whether the reset came after the end: it fails with EPIPE if so, and otherwise
+    ///   with ECONNRESET. Every later read returns 0, as if there had been an end.
+    /// - The application closed the connection with unread bytes, which resets it without an end. The kernel announces
+    ///   how many bytes the socket received and how many of them were not read
+    ///   ([`follow_destroyed`](crate::follow_destroyed)).
     ///
-    /// A reset alone proves nothing: an application can read and reset (`SO_LINGER`).
+    /// A reset alone proves nothing: an application can read the request and then reset the connection (`SO_LINGER`).
     pub async fn never_read(&self) -> bool {
         self.never_read_within(PROOF_WAIT).await
     }
@@ -99,7 +105,7 @@ impl Counted {
         let sockets = destroyed::of_task();
         let proven = async {
             loop {
-                // Made before the look, so that it hears of what comes after.
+                // Created before the check, so that no later notification is missed.
                 let changed = sockets.as_ref().map(|sockets| sockets.changed.notified());
                 match self.proof(sockets.as_deref()) {
                     Proof::Unread => return true,
@@ -121,7 +127,7 @@ impl Counted {
         {
             return if read <= self.before { Proof::Unread } else { Proof::Missing };
         }
-        // Of a connection that was reset the kernel knows no other end any more (ENOTCONN).
+        // After a reset the kernel no longer has the peer's address (ENOTCONN).
         let was_reset = self.reset || self.stream.peer_addr().is_err();
         let none_came = unacknowledged(&self.stream) == Some(self.written);
         if self.ended && !self.reset && none_came && self.written > 0 {
@@ -136,9 +142,9 @@ fn ends(stream: &TcpStream) -> Option<(SocketAddr, SocketAddr)> {
     Some((canonical(stream.peer_addr().ok()?), canonical(stream.local_addr().ok()?)))
 }
 
-/// Waits until the application has accepted a new connection, so that its listener cannot reset it any more. False if
-/// the connection is reset meanwhile: nothing was written to it, so that nothing is lost. True, too, where the kernel
-/// does not know (the application is on another machine), or after [`ACCEPT_WAIT`].
+/// Waits until the application has accepted a new connection, after which its listener can no longer reset it. Returns
+/// false if the connection is reset meanwhile; nothing was written to it, so nothing is lost. Returns true also if the
+/// kernel cannot determine this (the application is on another machine), or after [`ACCEPT_WAIT`].
 pub async fn accepted(stream: &TcpStream) -> bool {
     let waiting = async {
         let begun = Instant::now();
@@ -153,7 +159,7 @@ pub async fn accepted(stream: &TcpStream) -> bool {
                 Ok(Some(_)) | Err(_) => false,
             };
             if !is_waiting {
-                // Reset between the two looks.
+                // It may have been reset between the two queries.
                 return stream.peer_addr().is_ok();
             }
             sleep(ACCEPT_LOOK).await;
@@ -162,7 +168,7 @@ pub async fn accepted(stream: &TcpStream) -> bool {
     timeout(ACCEPT_WAIT, waiting).await.unwrap_or(true)
 }
 
-/// Bytes written and not acknowledged.
+/// Bytes that were written and are not acknowledged.
 fn unacknowledged(stream: &TcpStream) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: TIOCOUTQ (of a socket SIOCOUTQ, tcp(7)) writes one int, to which the pointer is valid for the
@@ -245,7 +251,7 @@ impl Counted {
     }
 }
 
-/// Whether it is a failure other than that of a connection whose end had come before.
+/// Whether the error is anything but EPIPE, which means that the end had arrived before.
 fn is_reset(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::BrokenPipe
 }

@@ -4,12 +4,11 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// Waits for `work`, or until `gone` is ready because its client has left. `work` is polled first, so
-/// that a client that leaves at the last moment still gets a result that is there; it is dropped if the
-/// client leaves.
+/// Waits for `work`, or until `gone` is ready because the client has left. `work` is polled first, so that a client
+/// that leaves at the last moment still gets a finished result. `work` is dropped if the client leaves.
 ///
 /// # Errors
-/// What `gone` reports.
+/// The value of `gone`.
 pub async fn unless_gone<T, G>(
     work: impl Future<Output = T>,
     mut gone: impl FnMut(&mut Context<'_>) -> Poll<G>,

@@ -1,5 +1,5 @@
-//! Listeners that take over from each other under load, beside nothing else: the kernel announces the sockets that it destroys
-//! to the tests of this crate that listen for them, and comes late beside so many.
+//! Listeners that replace each other under load. This test has a program of its own: the kernel announces each
+//! destroyed socket to the tests of this crate that follow them, and would be late with so many sockets.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use leno_transport::Listener;
 use tokio::net::TcpStream;
 
-/// The kernel reset those whose handshake was completed in the moment of a close.
+/// Earlier, the kernel reset connections whose handshake was completed at the moment when a listener was closed.
 #[tokio::test]
 async fn listeners_that_follow_each_other_lose_no_connection() {
     const SUCCESSIONS: usize = 40;

@@ -15,11 +15,11 @@ fn is_undecided(admission: &Admission, admitted: &Admitted) -> bool {
 }
 
 #[test]
-fn silence_takes_turns_among_itself() {
+fn silent_clients_of_one_address_displace_each_other_only() {
     let admission = Admission::new(80, Directions::Both);
     let peer = admission.inbound(address(1)).0;
     let strangers = knock(&admission, 9, 100);
-    // Ten places: the peer's, which knocked before all of them, and those of the last nine.
+    // Ten places: that of the peer, which connected first, and those of the last nine strangers.
     assert_eq!(admission.connections(), 10);
     assert!(is_undecided(&admission, &peer));
     let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
@@ -92,7 +92,7 @@ fn the_unproven_leave_room_for_the_proven_and_for_the_workload() {
 }
 
 #[test]
-fn a_direction_that_is_not_served_needs_no_reserve() {
+fn no_places_are_reserved_for_a_direction_that_is_not_served() {
     let outbound = Admission::new(80, Directions::Outbound);
     let held: Vec<_> = (0..80).map(|_| outbound.outbound().unwrap()).collect();
     assert!(outbound.outbound().is_err());
@@ -117,11 +117,11 @@ fn one_proven_client_leaves_room_for_others() {
             admitted.prove(Some(&identity)).map(|()| admitted)
         };
         let serve_unproven = || admission.inbound(address(9)).0.serve_unproven();
-        // Of many replicas.
+        // From many replicas.
         let of_one: Vec<_> = (0..).take(most).map(|from| prove(from, "a").unwrap()).collect();
         assert_eq!(prove(100, "a").unwrap_err(), Refusal::Source);
         assert_eq!(serve_unproven().unwrap_err(), Refusal::Unproven, "the rest is for others");
-        // From the same addresses.
+        // From the addresses of the first client.
         let of_others: Vec<_> = (most..in_all).map(|_| prove(0, "b").unwrap()).collect();
         assert_eq!(prove(0, "c").unwrap_err(), Refusal::Limit);
         assert_eq!(admission.connections(), in_all);
@@ -132,7 +132,7 @@ fn one_proven_client_leaves_room_for_others() {
 }
 
 #[test]
-fn one_proven_client_leaves_room_for_others_beside_all_else() {
+fn one_proven_client_leaves_room_for_others_when_all_other_places_are_taken() {
     let admission = Admission::new(80, Directions::Both);
     let own: Vec<_> = (0..60).map(|_| admission.outbound().unwrap()).collect();
     let prove = |source| {

@@ -1,4 +1,4 @@
-//! Each test has threads of its own, since an account belongs to its thread.
+//! Each test uses its own threads, because an account belongs to its thread.
 
 use std::sync::Barrier;
 use std::thread;
@@ -28,7 +28,7 @@ fn a_thread_without_a_budget_has_no_bound() {
 }
 
 #[test]
-fn new_work_is_refused_at_three_quarters_and_work_under_way_goes_on() {
+fn new_work_is_refused_at_three_quarters_and_work_in_progress_continues() {
     let budget = Budget::new(8 * MIB);
     in_thread(|| {
         budget.enter();
@@ -46,7 +46,7 @@ fn new_work_is_refused_at_three_quarters_and_work_under_way_goes_on() {
 }
 
 #[test]
-fn a_charge_over_the_budget_is_counted_and_no_more_is_granted() {
+fn a_charge_beyond_the_budget_is_counted_but_not_granted() {
     let budget = Budget::new(MIN_BUDGET);
     in_thread(|| {
         budget.enter();
@@ -60,7 +60,7 @@ fn a_charge_over_the_budget_is_counted_and_no_more_is_granted() {
 }
 
 #[test]
-fn one_worker_feels_what_another_holds() {
+fn new_work_is_refused_if_another_worker_holds_the_budget() {
     let budget = Budget::new(8 * MIB);
     let (full, seen, free) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn one_worker_feels_what_another_holds() {
 }
 
 #[test]
-fn what_a_thread_held_before_it_entered_is_charged_too() {
+fn memory_that_a_thread_held_before_it_entered_is_charged_too() {
     let budget = Budget::new(MIN_BUDGET);
     in_thread(|| {
         charge(MIB);
@@ -96,7 +96,7 @@ fn what_a_thread_held_before_it_entered_is_charged_too() {
 }
 
 #[test]
-fn use_that_goes_up_and_down_leaves_the_shared_count_alone() {
+fn use_that_rises_and_falls_does_not_change_the_shared_counter() {
     let budget = Budget::new(8 * MIB);
     in_thread(|| {
         budget.enter();
@@ -113,13 +113,13 @@ fn use_that_goes_up_and_down_leaves_the_shared_count_alone() {
     });
 }
 
-/// A budget of 8 MiB, of which one is its own.
+/// A budget of 8 MiB, 1 MiB of which it owns.
 fn pooled(pool: Pool) -> Budget {
     Budget::with_pool(8 * MIB, MIB, pool)
 }
 
 #[test]
-fn a_workload_that_takes_the_whole_pool_leaves_the_others_what_is_theirs() {
+fn a_workload_that_takes_the_whole_pool_leaves_the_own_parts_of_others() {
     let pool = Pool::new(8 * MIB);
     let (greedy, second, quiet) = (pooled(pool), pooled(pool), pooled(pool));
     let (full, seen, free) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
@@ -144,7 +144,7 @@ fn a_workload_that_takes_the_whole_pool_leaves_the_others_what_is_theirs() {
                 assert!(!admits() && is_short());
                 assert_eq!(granted(second), 4 * MIB, "its own, and the last 3 of the pool");
                 assert_eq!(pool.taken(), pool.bytes());
-                // A quiet one has its own all the same, three quarters of it for new work.
+                // An idle workload still has its own part, and three quarters of it for new work.
                 in_thread(|| {
                     quiet.enter();
                     charge(MIB / 4 * 3);
@@ -169,7 +169,7 @@ fn a_workload_that_takes_the_whole_pool_leaves_the_others_what_is_theirs() {
 }
 
 #[test]
-fn a_thread_that_leaves_gives_back_also_what_it_still_holds() {
+fn a_thread_that_leaves_returns_all_its_grants() {
     let pool = Pool::new(8 * MIB);
     let budget = pooled(pool);
     in_thread(|| {
@@ -184,9 +184,10 @@ fn a_thread_that_leaves_gives_back_also_what_it_still_holds() {
 }
 
 proptest! {
-    /// Whatever two workloads do at once, the pool has exactly what is beyond their own, and no more than there is.
+    /// Whatever two workloads do at once, exactly the bytes beyond their own parts come from the pool, and never more
+    /// than it has.
     #[test]
-    fn the_pool_has_what_is_beyond_each_ones_own(
+    fn the_pool_lends_what_exceeds_the_own_parts(
         steps in proptest::collection::vec((any::<bool>(), 1..3_000_000usize), 1..60),
     ) {
         let pool = Pool::new(6 * MIB);
@@ -216,7 +217,7 @@ proptest! {
         prop_assert_eq!(budgets.map(granted), [0, 0]);
     }
 
-    /// The grants cover what is charged as far as the budget goes, never exceed it, and come back.
+    /// The grants cover the charges as far as the budget permits, never exceed it, and are returned.
     #[test]
     fn grants_follow_charges(steps in proptest::collection::vec((any::<bool>(), 1..600_000usize), 1..200)) {
         let budget = Budget::new(MIN_BUDGET);

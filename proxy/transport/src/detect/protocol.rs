@@ -1,15 +1,16 @@
 //! The protocol of a connection, by the bytes that its client has sent.
 
-/// The most bytes that are examined. A request line longer than this counts as HTTP/1, whose own
-/// bounds then answer it.
+/// The most bytes that are examined. A longer request line counts as HTTP/1, and the limits of the HTTP/1 parser then
+/// reject it.
 pub(super) const MAX_DETECT: usize = 8 * 1024;
 
 /// The longest method name: the longest registered one (`UPDATEREDIRECTREF`) has 17 letters.
 const MAX_METHOD: usize = 24;
 
-/// Some clients end a body with an empty line too many, which comes before the next request line (RFC 9112 section 2.2).
+/// Some clients send one empty line too many after a body. It comes before the next request line (RFC 9112 section
+/// 2.2).
 const EMPTY_LINE: &[u8] = b"\r\n";
-/// RFC 9113 section 3.4.
+/// The connection preface of HTTP/2 (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Length of a frame's header (RFC 9113 section 4.1), and of one setting (section 6.5.1).
@@ -22,26 +23,26 @@ const MAX_SETTINGS: u32 = 32;
 /// What follows the target of a request line.
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// What bytes are the beginning of.
+/// What the bytes are the beginning of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detected {
     /// An HTTP/1.0 or HTTP/1.1 request.
     Http1,
-    /// HTTP/2 with prior knowledge.
+    /// The preface of HTTP/2 with prior knowledge.
     Http2Preface,
-    /// A TLS ClientHello, the mesh's or the application's own.
+    /// A TLS ClientHello, of the mesh or of the application.
     TlsClientHello,
     /// None of these.
     Opaque,
-    /// Too few bytes to tell.
+    /// More bytes are needed to decide.
     NeedMore,
 }
 
 /// Recognises the protocol by the first bytes that a client sent.
 ///
-/// A decision never changes when more bytes follow. HTTP/1 is decided once the request line has
-/// shown its version, since other text protocols begin with upper-case words too (`GET key` is
-/// a Redis inline command); most clients send the line in one piece, so that costs no wait.
+/// A decision never changes when more bytes follow. HTTP/1 is decided only when the version in the request line has
+/// arrived, because other text protocols also begin with upper-case words (`GET key` is a Redis inline command). Most
+/// clients send the line in one piece, so this costs no wait.
 pub(super) fn detect(bytes: &[u8]) -> Detected {
     let bytes = bytes.get(..MAX_DETECT).unwrap_or(bytes);
     let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
@@ -50,7 +51,7 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
         Some(0x16) => client_hello(bytes),
         Some(b'A'..=b'Z') => match starts(bytes, PREFACE) {
             Some(true) => Detected::Http2Preface,
-            // "PRI" is the beginning of other words as well; both must rule it out.
+            // "PRI" may also begin the method of an HTTP/1 request, so both must be excluded.
             None => Detected::NeedMore,
             Some(false) => request_line(bytes, undecided),
         },
@@ -63,20 +64,20 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether the client has sent no more than a part of an empty line. Programs without HTTP begin so, too: a client of
-/// finger asks for all users (RFC 1288 section 2.3), a person at a terminal presses a key.
+/// Whether the client has sent no more than a part of an empty line. Other protocols begin like this too: a finger
+/// client asks for all users with an empty line (RFC 1288 section 2.3), and a person at a terminal presses Enter.
 pub(super) fn is_empty_line(bytes: &[u8]) -> bool {
     EMPTY_LINE.starts_with(bytes)
 }
 
-/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4); `None`
-/// while the bytes are a part of it. No request of HTTP/1 begins so.
+/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4). `None` while the bytes
+/// are a part of the preface. No HTTP/1 request begins with it.
 pub(super) fn is_preface(bytes: &[u8]) -> Option<bool> {
     starts(bytes, PREFACE)
 }
 
-/// Whether a server's first bytes are those of HTTP/2: its SETTINGS, which some servers send before
-/// their client's preface has arrived (RFC 9113 section 3.4).
+/// Whether the first bytes of a server are an HTTP/2 SETTINGS frame, which some servers send before their client's
+/// preface has arrived (RFC 9113 section 3.4).
 pub(super) fn is_server_preface(bytes: &[u8]) -> bool {
     const SETTINGS: u8 = 4;
     let Some(header) = bytes.first_chunk::<FRAME_HEADER>() else { return false };
@@ -115,8 +116,8 @@ pub(super) fn client_hello(bytes: &[u8]) -> Detected {
     }
 }
 
-/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), in ASCII capitals as all registered methods. `undecided`: what a line is
-/// that goes on behind these bytes.
+/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), with the method in ASCII capitals, as all registered methods
+/// are. `undecided` is the result if the line continues behind these bytes.
 fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
     let Some((method, after)) = split_where(bytes, |byte| !in_method(byte)) else {
@@ -140,7 +141,7 @@ fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     }
 }
 
-/// Splits before the first byte that is `end`, if there is one.
+/// Splits before the first byte for which `end` is true, if there is one.
 fn split_where(bytes: &[u8], end: impl Fn(&u8) -> bool) -> Option<(&[u8], &[u8])> {
     bytes.iter().position(end).and_then(|at| bytes.split_at_checked(at))
 }
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_beginnings() {
+    fn the_first_bytes_of_many_protocols_are_recognised() {
         use Detected::{Http1, Http2Preface, NeedMore, Opaque, TlsClientHello};
         let cases: &[(&[u8], Detected)] = &[
             (b"", NeedMore),
@@ -190,7 +191,7 @@ mod tests {
             (b"\x16\x03\x01", NeedMore),
             (b"\x16\x03\x01\x02\x00\x02", Opaque),
             (b"\x16\x03\x01\x00\x00\x01", Opaque),
-            // Cut into records of one byte (RFC 8446 section 5.1).
+            // A ClientHello that is cut into records of one byte (RFC 8446 section 5.1).
             (b"\x16\x03\x01\x00\x01\x01\x16\x03\x01", TlsClientHello),
             (b"\x16\x02", Opaque),
         ];
@@ -210,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_sends_its_settings_at_once_speaks_http2() {
-        // grpc-go's, Node's empty one, and greetings of others.
+    fn a_server_whose_first_bytes_are_settings_speaks_http2() {
+        // The SETTINGS of grpc-go, the empty SETTINGS of Node, and then greetings of other protocols.
         let grpc = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
         assert!(is_server_preface(grpc));
         assert!(is_server_preface(b"\0\0\0\x04\0\0\0\0\0"));

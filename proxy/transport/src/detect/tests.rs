@@ -1,4 +1,4 @@
-//! Every prefix of what clients begin with, silence, both speakers, and each bound of time.
+//! Every prefix of the first bytes of clients, silence, either side as the first speaker, and each time limit.
 
 use super::*;
 use crate::hello::tests::whole as hello;
@@ -34,7 +34,7 @@ fn declared_of(expected: Protocol) -> Verdict {
 }
 
 #[test]
-fn silence_is_waited_for_and_an_end_without_a_byte_decides() {
+fn silence_lasts_until_its_limit_and_an_end_without_a_byte_decides() {
     for expected in ALL {
         assert_eq!(at_once(expected, b""), Verdict::Wait(WAITS.first_byte), "{expected:?}");
         assert_eq!(late(expected, b""), Verdict::Silent, "{expected:?}");
@@ -46,7 +46,7 @@ fn silence_is_waited_for_and_an_end_without_a_byte_decides() {
 
 #[test]
 fn every_prefix_of_a_request_of_http1() {
-    // `GET /a?b=c HTTP/1.` is clear.
+    // After `GET /a?b=c HTTP/1.` the protocol is clear.
     let clear = REQUEST.windows(2).position(|at| at == b"1.").unwrap() + 2;
     for n in 1..=REQUEST.len() {
         let bytes = &REQUEST[..n];
@@ -60,7 +60,7 @@ fn every_prefix_of_a_request_of_http1() {
             assert_eq!(late(Protocol::Detect, bytes), Verdict::Undecided, "{n}");
             assert_eq!(ended(Protocol::Detect, bytes), Verdict::Opaque, "{n}");
         }
-        // HTTP/1 is declared: only the preface of HTTP/2 is something else.
+        // If HTTP/1 is declared, everything but the preface of HTTP/2 counts as HTTP/1.
         assert_eq!(at_once(Protocol::Http1, bytes), Verdict::Http1, "{n}");
         let waits = if n >= clear { Verdict::Http1 } else { Verdict::Wait(WAITS.protocol) };
         assert_eq!(at_once(Protocol::Http2, bytes), waits, "{n}");
@@ -68,7 +68,7 @@ fn every_prefix_of_a_request_of_http1() {
     }
 }
 
-/// RFC 9112 section 2.2. Nothing but an empty line is no part of a request: programs without HTTP begin so, too.
+/// RFC 9112 section 2.2. An empty line alone is not part of a request: other protocols begin with it too.
 #[test]
 fn one_empty_line_may_come_before_a_request_of_http1() {
     let request = [b"\r\n", REQUEST].concat();
@@ -128,7 +128,7 @@ fn every_prefix_of_a_client_hello() {
 }
 
 #[test]
-fn what_is_nothing_of_these_is_clear_at_once() {
+fn bytes_of_other_protocols_are_opaque_at_once() {
     for bytes in [&b"\0"[..], b"SSH-2.0", b"EHLO mail.example\r\n", b"\x16\x02", b"*1\r\n$4"] {
         assert_eq!(at_once(Protocol::Detect, bytes), Verdict::Opaque, "{}", bytes.escape_ascii());
         assert_eq!(at_once(Protocol::Opaque, bytes), Verdict::Opaque, "{}", bytes.escape_ascii());
@@ -139,7 +139,7 @@ fn what_is_nothing_of_these_is_clear_at_once() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_opaque_unless_it_sends_settings() {
+fn a_server_that_speaks_first_is_opaque_unless_it_sends_http2_settings() {
     for expected in ALL {
         for ended in [false, true] {
             let server = |bytes| {
@@ -174,7 +174,7 @@ fn each_wait_ends_at_its_bound_and_not_before() {
 }
 
 #[test]
-fn no_first_byte_is_waited_for_where_the_server_speaks_first() {
+fn there_is_no_wait_for_a_first_byte_if_the_server_speaks_first() {
     let silent = judge(Protocol::Detect, &Waits::SERVER_FIRST, opening(b"", Duration::ZERO));
     assert_eq!(silent, Verdict::Silent);
 }

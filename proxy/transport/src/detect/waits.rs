@@ -1,8 +1,8 @@
-//! How long each part of a connection's beginning may take: the only table of these times.
+//! How long each part of the beginning of a connection may take. All these times are here.
 
 use std::time::Duration;
 
-/// Times within which a client shows what it speaks, for one kind of connection.
+/// Time limits within which the protocol of a connection must become clear, for one kind of connection.
 ///
 /// | constant | first byte | protocol | ClientHello | once no byte has come in time |
 /// |---|---|---|---|---|
@@ -16,8 +16,8 @@ use std::time::Duration;
 /// | [`MESHED`](Self::MESHED) | 5 s | 500 ms | 5 s | the application is connected to; strict: refused |
 /// | [`declared_http`](Self::declared_http) | as an idle connection | as a head | as a head | closed |
 ///
-/// "Protocol" and "ClientHello" are measured from the first byte on. What is unclear then is passed on
-/// as bytes, except inbound, where it counts as HTTP so that no policy of requests is evaded.
+/// "Protocol" and "ClientHello" are measured from the first byte. If the protocol is not clear by then, the bytes are
+/// passed on as they are, except inbound, where they count as HTTP so that no policy for requests can be evaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
     /// Longest silence before the client's first byte.
@@ -28,45 +28,45 @@ pub struct Waits {
     pub hello: Duration,
 }
 
-/// Long enough for a lost segment to be sent again (the kernel's minimum is 200 ms), short enough that
-/// an unknown protocol only loses a moment once.
+/// Long enough for a lost segment to be sent again (after 200 ms at least, by the kernel's minimum), and short enough
+/// that a connection of an unknown protocol is delayed only for a moment, once.
 const RETRANSMISSION: Duration = Duration::from_millis(500);
 
 impl Waits {
-    /// A service of undeclared protocol. A client that speaks first mostly sends with or right after
-    /// the handshake; a server that speaks first waits for this long, once.
+    /// A service of undeclared protocol. A client that speaks first mostly sends together with the handshake or right
+    /// after it. If the server speaks first, it is delayed by this time, once.
     pub const OUTBOUND: Self = Self::after(Duration::from_millis(5));
 
-    /// The same where the server of an earlier connection was the first to speak.
+    /// The same for a service whose server was the first to speak on an earlier connection.
     pub const SERVER_FIRST: Self = Self::after(Duration::ZERO);
 
-    /// The proxy begins TLS for clients that do not: one that does sends its ClientHello with or right
-    /// after the handshake.
+    /// The proxy adds TLS for clients that do not use it. A client that uses TLS sends its ClientHello together with
+    /// the handshake or right after it.
     pub const ORIGINATED: Self = Self::after(Duration::from_secs(1));
 
-    /// The route depends on what the client sends, so that no server can be connected to before: as
-    /// long as a handshake may take.
+    /// The route depends on what the client sends, so the proxy cannot connect to a server before. The client may take
+    /// as long as for a handshake.
     pub const BY_ROUTE: Self = Self::after(Duration::from_secs(10));
 
-    /// Policy refuses the connection, and requests are to be answered with the reason. Clients of HTTP
-    /// send with or right after the handshake; any other waits for a server that is never connected to.
+    /// Policy refuses the connection, and requests should be answered with the reason. HTTP clients send together with
+    /// the handshake or right after it. Other clients wait for a server, which the proxy never connects to.
     pub const DENIED: Self = Self::after(Duration::from_secs(1));
 
-    /// A connection to the workload, perhaps from another proxy, which may be busy.
+    /// A connection to the workload. The client may be another proxy, and that may be busy.
     pub const INBOUND: Self = Self { first_byte: Duration::from_millis(10), ..Self::MESHED };
 
-    /// The same where mTLS is disabled, so that no client is another proxy.
+    /// The same with mTLS disabled, so that the client is not another proxy.
     pub const INBOUND_DISABLED: Self = Self::after(Duration::from_millis(10));
 
-    /// From a client that is another proxy, which speaks first.
+    /// The client is another proxy, which always speaks first.
     pub const MESHED: Self = Self {
         first_byte: Duration::from_secs(5),
         protocol: RETRANSMISSION,
         hello: Duration::from_secs(5),
     };
 
-    /// A port that is declared to carry HTTP, by the bounds of the HTTP engine for an idle connection
-    /// and for a head.
+    /// A port that is declared to carry HTTP. The limits are those of the HTTP engine for an idle connection and for a
+    /// head.
     #[must_use]
     pub const fn declared_http(idle: Duration, head: Duration) -> Self {
         Self { first_byte: idle, protocol: head, hello: head }

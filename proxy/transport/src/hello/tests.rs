@@ -1,4 +1,4 @@
-//! ClientHellos made here, cut in every way.
+//! Reads ClientHellos that these tests build, split in every way.
 
 use proptest::prelude::*;
 
@@ -69,7 +69,7 @@ fn the_name_and_the_protocols_are_read() {
 }
 
 #[test]
-fn a_hello_may_name_nothing() {
+fn a_hello_may_have_no_server_name() {
     let read = read(&records(&hello(&[]), MAX_RECORD));
     assert_eq!((read.server_name(), read.protocols().count()), (None, 0));
     // RFC 5246 section 7.4.1.2: without the extensions' length altogether.
@@ -80,7 +80,7 @@ fn a_hello_may_name_nothing() {
 }
 
 #[test]
-fn a_name_that_is_no_host_is_none() {
+fn a_name_that_is_not_a_host_is_ignored() {
     for name in [&b"a b"[..], b"a\0b", b"\xc3\xa4", b"a/b", b"", &[b'a'; MAX_NAME + 1]] {
         let read = read(&records(&hello(&named(name)), MAX_RECORD));
         assert_eq!(read.server_name(), None, "{name:?}");
@@ -91,7 +91,7 @@ fn a_name_that_is_no_host_is_none() {
 }
 
 #[test]
-fn what_two_readers_could_take_differently_is_not_read() {
+fn an_ambiguous_hello_is_unreadable() {
     let twice = [named(b"one"), named(b"two")].concat();
     let list = [&[HOST_NAME][..], &vector16(b"one"), &[HOST_NAME], &vector16(b"two")].concat();
     let two_names = extension(SERVER_NAME, &vector16(&list));
@@ -111,7 +111,7 @@ fn what_two_readers_could_take_differently_is_not_read() {
 }
 
 #[test]
-fn no_hello_is_no_hello() {
+fn other_bytes_are_not_a_hello() {
     let message = hello(&named(b"web"));
     for (at, byte) in [(0, 23), (1, 2), (2, 5), (5, 2)] {
         let mut bytes = records(&message, MAX_RECORD);
@@ -126,7 +126,7 @@ fn no_hello_is_no_hello() {
 }
 
 #[test]
-fn one_that_is_too_long_is_left_alone() {
+fn a_hello_that_is_too_long_is_unreadable() {
     let padding = extension(21, &vec![0; 2 * MAX_PEEKED / 3]);
     let fits = records(&hello(&[padding.clone(), named(b"web")].concat()), MAX_RECORD);
     assert_eq!(read(&fits).server_name(), Some("web"));
@@ -135,7 +135,7 @@ fn one_that_is_too_long_is_left_alone() {
     assert_eq!(Hello::read(&bytes), Hello::Unreadable);
     bytes.truncate(7);
     assert_eq!(Hello::read(&bytes), Hello::NeedMore);
-    // One byte a record: six times as long on the wire.
+    // With one byte in each record, the message is six times as long on the wire.
     let thin = records(&hello(&extension(21, &[0; 4000])), 1);
     assert_eq!(Hello::read(&thin), Hello::Unreadable);
 }
@@ -154,7 +154,7 @@ fn hellos() -> impl Strategy<Value = (Vec<u8>, String)> {
 
 proptest! {
     #[test]
-    fn however_it_is_cut_the_name_is_found((bytes, name) in hellos(), more in any::<[u8; 4]>()) {
+    fn the_name_is_found_however_the_hello_is_split((bytes, name) in hellos(), more in any::<[u8; 4]>()) {
         for n in 0..bytes.len() {
             prop_assert_eq!(Hello::read(&bytes[..n]), Hello::NeedMore, "after {} bytes", n);
         }
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn a_verdict_is_final_and_comes_by_the_bound(
+    fn a_verdict_is_final_and_is_reached_within_the_limit(
         (bytes, _) in hellos(),
         at in any::<prop::sample::Index>(),
         byte in any::<u8>(),

@@ -11,18 +11,18 @@ use super::pipe::{self, Pipe};
 use super::{Ended, Side};
 use crate::{Buffer, Io, budget};
 
-/// After how many bytes a direction between plain sockets goes on with `splice`: a pipe costs two
-/// descriptors and two more system calls for each piece, which small streams never earn back.
+/// After this many bytes, a direction between plain sockets continues with `splice`. A pipe costs two descriptors and
+/// two more system calls for each piece, which is not worth it for small streams.
 const SPLICE_AFTER: u64 = 256 * 1024;
 
-/// Reads in one poll before other tasks get their turn.
+/// Reads in one poll before other tasks run.
 const MAX_READS_PER_POLL: u32 = 32;
 
-/// Bytes written in one poll before other tasks get their turn, give or take one piece: half a
-/// millisecond to a millisecond.
+/// Bytes written in one poll before other tasks run, plus or minus one piece. It takes half a millisecond to a
+/// millisecond.
 const MAX_BYTES_PER_POLL: u64 = 2 * 1024 * 1024;
 
-/// What is read at a time while the budget is short.
+/// The most bytes read at a time while the budget is short.
 const READ_SHORT: usize = 4 * 1024;
 
 /// ```text
@@ -40,7 +40,7 @@ enum State {
     Done,
 }
 
-/// A direction: what was read on one side and not yet written to the other, and how much was.
+/// One direction: the bytes that were read on one side and not yet written to the other, and how many were written.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     state: State,
@@ -51,7 +51,7 @@ pub(super) struct Direction {
     moved: u64,
 }
 
-/// An error and which end of the direction raised it.
+/// An error, by the end of the direction at which it occurred.
 #[derive(Debug)]
 pub(super) enum Failed {
     Reading(io::Error),
@@ -59,7 +59,7 @@ pub(super) enum Failed {
 }
 
 impl Failed {
-    /// As the end of a relay, when the direction reads from `from`.
+    /// This error as the result of a relay, if the direction reads from `from`.
     pub(super) fn seen_from(self, from: Side) -> Ended {
         let (side, error) = match self {
             Self::Reading(error) => (from, error),
@@ -70,7 +70,7 @@ impl Failed {
 }
 
 impl Direction {
-    /// One whose first bytes were read already.
+    /// A direction whose first bytes were read already.
     pub(super) fn holding(bytes: Vec<u8>) -> Self {
         let held = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
         Self { held, ..Self::default() }
@@ -81,14 +81,14 @@ impl Direction {
         self.moved
     }
 
-    /// Whether its source is not read now: it has ended, or the sink takes nothing. An error of the
-    /// source goes unnoticed meanwhile.
+    /// Whether the source is not being read: it has ended, or the sink accepts no bytes. An error of the source is not
+    /// noticed during that time.
     pub(super) fn is_deaf(&self) -> bool {
         let holds = self.held.is_some() || self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty());
         holds || matches!(self.state, State::Shutdown | State::Done)
     }
 
-    /// Moves what can be moved now; ready when this direction has ended.
+    /// Moves as much as possible now. Ready when this direction has ended.
     pub(super) fn poll<R: Io, W: Io>(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,7 +170,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Nothing to read: what TLS holds back goes out before the wait.
+    /// Nothing to read: flushes bytes that TLS still buffers before waiting.
     fn poll_flush<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -234,14 +234,14 @@ fn some(n: usize) -> io::Result<usize> {
     Ok(n)
 }
 
-/// Asks to be polled again at once, after the other tasks.
+/// Requests another poll, after the other tasks.
 fn again<T>(cx: &Context<'_>) -> Poll<T> {
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
-/// The other side may be gone by the time its end is announced, after it has ended its own
-/// direction; that is no failure, nothing is lost by it.
+/// The other side may have closed its connection before it is told of this end. This is not a failure: it had ended its
+/// own direction before, so nothing is lost.
 fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

@@ -1,4 +1,4 @@
-//! Pipes for `splice`, pooled: a relay holds one only while it has bytes in it.
+//! Pipes for `splice`, from a pool: a relay holds a pipe only while bytes are in it.
 
 use std::cell::RefCell;
 use std::io;
@@ -69,8 +69,8 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Takes bytes from the socket into the pipe, which must be empty so that "would block" can
-    /// only mean that the socket has none. 0 is the end of the stream.
+    /// Moves bytes from the socket into the pipe. The pipe must be empty, so that "would block" can only mean that the
+    /// socket has no bytes. 0 is the end of the stream.
     pub(super) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,

@@ -46,7 +46,7 @@ async fn each_direction_ends_by_itself() {
     let mut question = String::new();
     server.read_to_string(&mut question).await.unwrap();
     assert_eq!(question, "question");
-    // The client's direction has ended; the server's is still open.
+    // The client's direction has ended, but the server's is still open.
     server.write_all(b"answer").await.unwrap();
     let mut answer = [0; 6];
     client.read_exact(&mut answer).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_reset_stays_a_reset_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_resets_the_client_that_still_sends() {
+async fn a_client_that_still_sends_is_reset_if_its_server_has_gone() {
     let Chain { mut client, server, relay } = chain().await;
     drop(server);
     let mut byte = [0];
@@ -135,7 +135,7 @@ async fn large_streams_arrive_whole_both_ways_at_once() {
 #[tokio::test]
 async fn a_reader_that_stops_holds_the_writer_back() {
     let Chain { client, mut server, relay } = chain().await;
-    // More than the kernel's buffers of two connections hold (net.ipv4.tcp_rmem, tcp_wmem).
+    // More than the buffers of two connections hold in the kernel (net.ipv4.tcp_rmem, tcp_wmem).
     let sent = pattern(64 * 1024 * 1024);
     let bytes = sent.clone();
     let writer = tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! What a relay looks at from time to time, since no event tells of it.
+//! Conditions that a relay checks periodically, because no event reports them.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::io;
@@ -13,33 +13,32 @@ use super::{Ended, Side};
 use crate::Io;
 use crate::liveness::{SILENCE, is_unanswered};
 
-/// How often a side that is neither read nor written is asked for its errors, and one that bytes were
-/// sent to for its acknowledgements; and after how long a relay counts as one that lasts. Most relays
-/// end before, and never look.
+/// How often a side that is neither read nor written is checked for errors, and a side that gets bytes for
+/// acknowledgements. A relay also counts as long-lived after this time. Most relays end earlier and are never checked.
 const LOOK: Duration = SILENCE;
 
-/// How far a relay has come.
+/// The progress of a relay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RelayProgress {
     /// Bytes moved, both ways.
     pub(super) moved: u64,
-    /// A side is not read.
+    /// Whether a side is not being read.
     pub(super) deaf: bool,
 }
 
 pin_project_lite::pin_project! {
-    /// A timer that is looked at only when it fires, so that moving bytes costs it nothing.
+    /// A timer that is evaluated only when it fires, so that moving bytes costs nothing extra.
     pub(super) struct Watch {
         idle: Duration,
         idle_until: Instant,
-        // Moved when `idle_until` was set.
+        // Bytes moved when `idle_until` was set.
         moved: u64,
-        // As of the last poll.
+        // Whether a side was not being read at the last poll.
         deaf: bool,
         lasting: bool,
-        // Bytes moved as of the last look at a relay that lasts.
+        // Bytes moved at the last check of a long-lived relay.
         looked: u64,
-        // The timer is set for the next look, not for the idle bound.
+        // The timer is set for the next check, not for the idle limit.
         looking: bool,
         #[pin]
         timer: Sleep,
@@ -61,7 +60,7 @@ impl Watch {
         }
     }
 
-    /// Ready when the relay is to end: idle for too long, or a side has failed.
+    /// Ready if the relay must end because it was idle for too long or a side has failed.
     pub(super) fn poll<A: Io, B: Io>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -93,7 +92,7 @@ impl Watch {
             if let Some((side, error)) = failed(a, b, seen.deaf) {
                 return Poll::Ready(Ended::Failed { side, error });
             }
-            // Bytes that have just moved may still turn out not to arrive.
+            // Bytes that have just been moved may still turn out to be lost.
             *this.looking = seen.deaf || *this.looked != seen.moved;
             *this.looked = seen.moved;
             let next = if *this.looking { now + LOOK } else { *this.idle_until };
@@ -108,7 +107,7 @@ fn failed<A: Io, B: Io>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
     of_a.or_else(|| error_of(b, deaf).map(|error| (Side::B, error)))
 }
 
-/// Why the connection is broken, if it is. Errors of a socket that is read and written show there.
+/// Why the connection is broken, if it is. A socket that is read and written reports its errors there.
 fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
     let socket = stream.socket()?;
     let error = if deaf { socket.take_error().unwrap_or_else(Some) } else { None };
@@ -117,7 +116,7 @@ fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
 
 fn keep_alive(stream: &impl Io) {
     if let Some(socket) = stream.socket() {
-        // It fails only for a connection that is gone, which shows by itself.
+        // Fails only if the connection is closed, which the relay notices by itself.
         let _gone = SockRef::from(socket).set_tcp_keepalive(&leno_sockets::PROBING);
     }
 }

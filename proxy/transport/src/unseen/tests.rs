@@ -8,18 +8,19 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::destroyed::follow_destroyed;
 
-/// Longest wait for a proof that comes.
+/// Longest wait for a proof that must come.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener of the family, which does not wait.
+/// A blocking listener on the address.
 fn listener(address: &str) -> TcpListener {
     TcpListener::bind(address).unwrap()
 }
 
-/// Addresses of all kinds of sockets that an application has. One of both families is reached over IPv4.
+/// One address for each kind of socket that an application may have. The last is a socket of both families, which is
+/// reached over IPv4.
 const ADDRESSES: [&str; 3] = ["127.0.0.1:0", "[::1]:0", "[::]:0"];
 
-/// The own end of a new connection.
+/// This end of a new connection.
 async fn connect(listener: &TcpListener) -> Counted {
     let mut address = listener.local_addr().unwrap();
     if address.ip().is_unspecified() {
@@ -30,7 +31,7 @@ async fn connect(listener: &TcpListener) -> Counted {
     own
 }
 
-/// A connection over which a first message was answered, and its other end.
+/// A connection whose first message has been answered, and its other end.
 async fn used(listener: &TcpListener) -> (Counted, StdStream) {
     let mut own = connect(listener).await;
     let (mut other, _) = listener.accept().unwrap();
@@ -42,7 +43,7 @@ async fn used(listener: &TcpListener) -> (Counted, StdStream) {
     (own, other)
 }
 
-/// Runs a test that follows the sockets that the kernel destroys, and one that does not.
+/// Runs a test on a thread where the destroyed sockets of the kernel are followed.
 async fn followed<T>(test: impl AsyncFn() -> T) -> T {
     let run = async || {
         follow_destroyed().unwrap();
@@ -51,18 +52,18 @@ async fn followed<T>(test: impl AsyncFn() -> T) -> T {
     LocalSet::new().run_until(run()).await
 }
 
-/// Waits until something has come to a socket.
+/// Waits until bytes have arrived at a socket.
 fn has_come(other: &StdStream) {
     assert_eq!(other.peek(&mut [0]).unwrap(), 1);
 }
 
-/// Closes a socket as an application does that resets its connections, though it has read everything.
+/// Closes a socket with a reset, as an application can do even after it has read everything.
 fn abort(other: StdStream) {
     SockRef::from(&other).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
 #[tokio::test]
-async fn what_comes_to_a_closed_socket_was_not_read() {
+async fn a_message_to_a_closed_socket_was_never_read() {
     let (mut own, other) = used(&listener("127.0.0.1:0")).await;
     drop(other);
     own.write_all(b"second").await.unwrap();
@@ -71,7 +72,7 @@ async fn what_comes_to_a_closed_socket_was_not_read() {
 }
 
 #[tokio::test]
-async fn nothing_is_known_of_a_reset_where_destroyed_sockets_are_not_followed() {
+async fn a_reset_proves_nothing_if_destroyed_sockets_are_not_followed() {
     let (mut own, other) = used(&listener("127.0.0.1:0")).await;
     own.write_all(b"second").await.unwrap();
     has_come(&other);
@@ -80,7 +81,7 @@ async fn nothing_is_known_of_a_reset_where_destroyed_sockets_are_not_followed() 
     assert!(!own.never_read().await);
 }
 
-/// What an application does with a socket to which a request has been sent, and whether the request was never read.
+/// The name of a way to close a socket, the code that reads and closes, and whether the request was never read.
 type Close = (&'static str, fn(StdStream), bool);
 
 const CLOSES: [Close; 3] = [
@@ -97,7 +98,7 @@ const CLOSES: [Close; 3] = [
 ];
 
 #[tokio::test]
-async fn a_reset_proves_a_request_unread_only_if_no_part_of_it_was_read() {
+async fn a_reset_proves_a_request_unread_only_if_no_byte_of_it_was_read() {
     followed(async || {
         for (address, (close, closes, is_unread)) in
             ADDRESSES.into_iter().flat_map(|address| CLOSES.map(|close| (address, close)))
@@ -115,7 +116,7 @@ async fn a_reset_proves_a_request_unread_only_if_no_part_of_it_was_read() {
 }
 
 #[tokio::test]
-async fn the_first_request_of_a_connection_that_was_accepted_was_not_read_when_it_was_closed() {
+async fn a_first_request_is_proven_unread_if_the_accepted_connection_is_closed_before_a_read() {
     followed(async || {
         for address in ADDRESSES {
             let listener = listener(address);
@@ -131,9 +132,10 @@ async fn the_first_request_of_a_connection_that_was_accepted_was_not_read_when_i
     .await;
 }
 
-/// The kernel clears what it knew of such a socket, as of one that was aborted after everything was read.
+/// The kernel clears its counts of such a socket, and they are the same as those of a socket that was aborted after
+/// everything was read.
 #[tokio::test]
-async fn a_reset_by_a_listener_that_was_closed_proves_nothing_of_what_was_written() {
+async fn a_reset_by_a_closed_listener_proves_nothing() {
     followed(async || {
         let listener = listener("127.0.0.1:0");
         let mut own = connect(&listener).await;
@@ -146,7 +148,7 @@ async fn a_reset_by_a_listener_that_was_closed_proves_nothing_of_what_was_writte
 }
 
 #[tokio::test]
-async fn a_half_closed_socket_that_is_closed_with_a_request_unread_has_not_read_it() {
+async fn a_request_is_proven_unread_if_a_half_closed_socket_is_closed_before_a_read() {
     followed(async || {
         let (mut own, other) = used(&listener("127.0.0.1:0")).await;
         other.shutdown(std::net::Shutdown::Write).unwrap();
@@ -169,7 +171,7 @@ async fn write_until_refused(own: &mut Counted) -> io::ErrorKind {
 }
 
 #[tokio::test]
-async fn a_message_of_several_writes_that_comes_to_a_closed_socket_was_not_read() {
+async fn a_message_of_several_writes_to_a_closed_socket_was_never_read() {
     let (mut own, other) = used(&listener("127.0.0.1:0")).await;
     drop(other);
     own.write_all(b"second").await.unwrap();
@@ -179,7 +181,7 @@ async fn a_message_of_several_writes_that_comes_to_a_closed_socket_was_not_read(
 }
 
 #[tokio::test]
-async fn a_reset_that_a_write_reports_is_no_end_though_reads_return_nothing_after_it() {
+async fn a_reset_that_a_write_reports_is_not_an_end_although_later_reads_return_nothing() {
     let (mut own, other) = used(&listener("127.0.0.1:0")).await;
     own.write_all(b"second").await.unwrap();
     has_come(&other);
@@ -190,7 +192,7 @@ async fn a_reset_that_a_write_reports_is_no_end_though_reads_return_nothing_afte
 }
 
 #[tokio::test]
-async fn an_end_that_may_still_read_may_have_read() {
+async fn a_half_closed_application_may_have_read_the_request() {
     for is_followed in [false, true] {
         let test = async || {
             let (mut own, mut other) = used(&listener("127.0.0.1:0")).await;
@@ -205,7 +207,7 @@ async fn an_end_that_may_still_read_may_have_read() {
 }
 
 #[tokio::test]
-async fn a_connection_is_waited_for_until_it_is_accepted() {
+async fn the_wait_for_a_connection_lasts_until_it_is_accepted() {
     for address in ADDRESSES {
         let listener = listener(address);
         let own = connect(&listener).await;
@@ -230,7 +232,7 @@ async fn a_connection_that_its_listener_resets_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_accepted_with_its_first_bytes_is_not_waited_for() {
+async fn there_is_no_wait_for_a_connection_that_is_accepted_with_its_first_bytes() {
     let listener = listener("127.0.0.1:0");
     let seconds: libc::c_int = 5;
     // SAFETY: the option takes one int, to which the pointer is valid for the call.
