@@ -1,5 +1,5 @@
-//! The smallest proxy that the engine makes: one hop, plaintext, one thread, for measuring what a
-//! request costs.
+//! The smallest proxy that can be built with the engine: one hop, plaintext, one thread. It serves to measure the cost
+//! of a request.
 //!
 //! `onehop LISTEN BACKEND`, for example `onehop 127.0.0.1:8081 127.0.0.1:8080`; prints the
 //! address it listens on.
@@ -67,7 +67,7 @@ async fn serve(hop: Rc<Hop>, client: TcpStream) {
     client.close(&hop.limits).await;
 }
 
-/// One request; whether the client's connection can be used further.
+/// Relays one request. Returns whether the client's connection can be used for another.
 async fn relay(hop: &Hop, client: &mut Conn<TcpStream>, request: &RequestHead) -> bool {
     loop {
         let pooled = std::iter::from_fn(|| hop.pool.borrow_mut().pop())
@@ -76,7 +76,7 @@ async fn relay(hop: &Hop, client: &mut Conn<TcpStream>, request: &RequestHead) -
             Some(server) => server,
             None => match TcpStream::connect(hop.backend).await {
                 Ok(server) => {
-                    // Only latency suffers where this fails.
+                    // If this fails, only latency suffers.
                     let _ = server.set_nodelay(true);
                     Conn::new(server)
                 }

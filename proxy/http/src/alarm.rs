@@ -1,4 +1,4 @@
-//! A timer that lives as long as its connection and is seldom moved.
+//! A timer that lives as long as its connection and is seldom reset.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -8,16 +8,16 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Free alarms kept per thread: those of the exchanges that are under way at once, usually.
+/// Free alarms that a thread keeps: usually enough for the exchanges that are in progress at once.
 const KEPT: usize = 64;
 
 thread_local! {
     static FREE: RefCell<Vec<(Id, Alarm)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One timer for all waits of a connection, one after the other. A timer armed for an earlier
-/// wait is left to fire and is then moved on, so that a request whose deadlines lie later than
-/// the armed one touches no timer wheel.
+/// One timer for all waits of a connection, one after the other. A timer that was armed for an earlier wait is left to
+/// fire and is then armed again. So a request whose deadlines are later than the armed one does not touch the timer
+/// wheel.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -40,7 +40,7 @@ impl Alarm {
     }
 }
 
-/// An alarm for one exchange, from the thread's pool and back to it.
+/// An alarm for one exchange. It is taken from the thread's pool and returned to it.
 #[derive(Debug)]
 pub(crate) struct PooledAlarm {
     alarm: Alarm,

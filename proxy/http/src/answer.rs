@@ -1,4 +1,4 @@
-//! Responses of the mesh's own.
+//! Responses that the mesh itself generates.
 
 mod write;
 
@@ -11,23 +11,23 @@ use crate::grpc;
 use crate::head::HeadError;
 use crate::writer::{Rendered, Writer};
 
-/// A response of the proxy's own: an error, or a page of the admin server.
+/// A response that the proxy generates: an error, or a page of the admin server.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     /// The status code.
     pub status: u16,
-    /// Why the mesh answers and not the application: the `leno-error` header.
+    /// Why the mesh answers in place of the application: the value of the `leno-error` header.
     pub cause: Option<&'a str>,
     /// More headers.
     pub headers: &'a [HeaderLine],
     /// The `Content-Type` of `body`.
     pub content_type: &'a str,
-    /// The body. For an error it may be empty: one line of text is made from status and cause.
+    /// The body. If it is empty for an error, one line of text is generated from the status and the cause.
     pub body: &'a [u8],
 }
 
 impl<'a> Answer<'a> {
-    /// An error of the mesh's.
+    /// An error of the mesh.
     pub fn error(status: u16, cause: &'a str) -> Self {
         Self {
             status,
@@ -38,11 +38,11 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The head, with as much of the body as fits into its buffer, and the rest of the body.
-    /// `connection` is the `Connection` line or empty; `to_head`: the request's method was HEAD.
+    /// Renders the head, with as much of the body as fits into its buffer, and returns the rest of the body.
+    /// `connection` is the `Connection` line or empty. `to_head`: the request's method was HEAD.
     ///
-    /// A header may hold parts of a request, such as the target of a redirect or an origin of CORS, so
-    /// the size of the head is not known before: the buffer grows, within the bound of [`Writer`].
+    /// A header may contain parts of a request, such as the target of a redirect or a CORS origin, so the size of the
+    /// head is not known in advance. The buffer grows within the limit of [`Writer`].
     pub(crate) fn render(
         &self,
         connection: &str,
@@ -142,7 +142,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether its head has a Content-Length (RFC 9110 section 8.6).
+    /// Whether the head has a Content-Length (RFC 9110 section 8.6).
     fn has_length(&self) -> bool {
         !matches!(self.status, 100..=199 | 204)
     }
@@ -164,14 +164,13 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Longest cause that is sent; the rest is cut off.
+/// Longest cause that is sent; the rest is truncated.
 const CAUSE_BYTES: usize = 512;
 
-/// Bytes of buffer to begin with: for all but long redirects, together with a page of the admin
-/// server.
+/// The initial size of the buffer: enough for everything but long redirects, including a page of the admin server.
 const ROOM: usize = 16 * 1024;
 
-/// Gives `put` the cause with control characters replaced, so that it stays within its line.
+/// Passes the cause to `put` with control characters replaced, so that it stays within its line.
 fn put_clean(cause: &str, put: impl FnMut(u8)) {
     let clean = |byte| if (0x20..0x7f).contains(&byte) { byte } else { b'?' };
     cause.bytes().take(CAUSE_BYTES).map(clean).for_each(put);

@@ -1,4 +1,4 @@
-//! Finds the end of a body in passing.
+//! Finds the end of a body while its bytes pass through.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "positions within received bytes, and counters with a bound"
@@ -14,16 +14,16 @@ use leno_tap::BodyCopy;
 use crate::head::{ConnectionOptions, Framing, RequestHead, ResponseHead};
 use chunked::Chunked;
 
-/// One part of a body, for the relay and for the translation to another version of HTTP. A message is
-/// a head and then these.
+/// One part of a body, for the relay and for the translation to the other version of HTTP. A message is a head followed
+/// by these events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Content, without framing.
     Data(Range<usize>),
     /// Whole lines of the trailer section, as sent.
     Trailers(Range<usize>),
-    /// A line of the trailer section that must not be forwarded: a field that trailers may not carry
-    /// (RFC 9110 section 6.5.1), or one that the head's `Connection` names.
+    /// A line of the trailer section that must not be forwarded: a field that is not permitted in trailers (RFC 9110
+    /// section 6.5.1), or one that the head's `Connection` names.
     RemovedTrailer(Range<usize>),
     /// The message is complete.
     End,
@@ -42,7 +42,7 @@ impl Event {
     }
 }
 
-/// Why a body's framing was refused.
+/// Why the framing of a body was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its variant means")]
 pub enum BodyError {
@@ -80,7 +80,7 @@ impl BodyError {
     }
 }
 
-/// Walks over the bytes of one body as they arrive, cut anywhere, and stops behind the last one.
+/// Walks over the bytes of one body as they arrive, split anywhere, and stops behind the last one.
 ///
 /// ```text
 /// Length(n) ──(n bytes)──────────────────► Done
@@ -103,20 +103,20 @@ enum State {
 }
 
 impl BodyWalker {
-    /// At the first byte of a body framed so.
+    /// Starts at the first byte of a body with this framing.
     pub fn new(framing: Framing) -> Self {
         Self::with_options(framing, None)
     }
 
-    /// At the first byte of a request's body; `bytes` are those the head was parsed from.
+    /// Starts at the first byte of a request's body. `bytes` are those from which the head was parsed.
     pub(crate) fn of_request(head: &RequestHead, bytes: &[u8]) -> Self {
         let fields = (&head.headers, &head.meaning);
         let framing = head.framing();
         Self::with_options(framing, ConnectionOptions::of_head(fields, framing, bytes))
     }
 
-    /// At the first byte of a response's body, which is framed so; `bytes` are those the head was
-    /// parsed from.
+    /// Starts at the first byte of a response's body with this framing. `bytes` are those from which the head was
+    /// parsed.
     pub(crate) fn of_response(head: &ResponseHead, bytes: &[u8], framing: Framing) -> Self {
         let fields = (&head.headers, &head.meaning);
         Self::with_options(framing, ConnectionOptions::of_head(fields, framing, bytes))
@@ -132,7 +132,7 @@ impl BodyWalker {
         Self { state, copy: None }
     }
 
-    /// Has it copy the content that it walks over.
+    /// Copies the content to `copy` while walking over it.
     pub(crate) fn copying_to(self, copy: Option<Arc<BodyCopy>>) -> Self {
         copy.iter().for_each(|copy| copy.begin());
         Self { copy, ..self }
@@ -143,7 +143,7 @@ impl BodyWalker {
         matches!(self.state, State::Done)
     }
 
-    /// Takes the end of the stream. Whether that is a proper end of the body.
+    /// Handles the end of the stream. Returns whether the body may end there.
     pub fn finish(&mut self) -> bool {
         if matches!(self.state, State::UntilClose) {
             self.state = State::Done;
@@ -151,9 +151,9 @@ impl BodyWalker {
         self.is_done()
     }
 
-    /// The next event in `bytes`, and how many of them it and the framing before it take up.
-    /// `None`: more bytes are needed; the counted ones are framing, the others are the beginning of a
-    /// trailer line and are to be passed again. Nothing follows `End`.
+    /// The next event in `bytes`, and how many bytes it and the framing before it occupy. `None` means that more bytes
+    /// are needed. The counted bytes are framing; the others begin a trailer line and must be passed again. No event
+    /// follows `End`.
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         let (count, event) = self.step(bytes)?;
         if let (Some(copy), Some(Event::Data(content))) = (&self.copy, &event) {
@@ -185,8 +185,8 @@ impl BodyWalker {
         }
     }
 
-    /// How many of `bytes` belong to the body, framing included. While the body is not
-    /// [done](Self::is_done), the rest is the beginning of a trailer line and is to be passed again.
+    /// How many of `bytes` belong to the body, including framing. While the body is not [done](Self::is_done), the
+    /// remaining bytes begin a trailer line and must be passed again.
     pub fn walk(&mut self, bytes: &[u8]) -> Result<usize, BodyError> {
         let mut at = 0;
         while !self.is_done() {

@@ -1,4 +1,4 @@
-//! A request that came on a stream of an HTTP/2 connection.
+//! A request on a stream of an HTTP/2 connection.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "pieces and bytes of a body that are in memory"
@@ -27,31 +27,31 @@ use crate::head::{HeadError, RequestHead, RequestView, is_authority, is_host_and
 use crate::now;
 use crate::translate::Carried;
 
-/// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
-/// by itself, and should see the same with a mesh and without; the proxy ends what clients leave behind.
+/// How much later than the client's own deadline the proxy ends the call. The client enforces its deadline itself, and
+/// should see the same result with and without a mesh. The proxy ends the calls that clients leave open.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
 /// The header with the mark of a tapped request, between two proxies.
 const TAP_MARK: &[u8] = b"leno-tap";
 
-/// Bytes of a request's body that are held for another try until the response begins: as many as a
-/// stream may queue anyway, and more than most calls send.
+/// How many bytes of a request's body are held for a retry until the response begins: as many as a stream may queue
+/// anyway, and more than most calls send.
 const HELD_BYTES: usize = 64 * 1024;
 
-/// One request of an HTTP/2 client, and the stream to answer it on. Dropping it before it was
-/// answered resets the stream with CANCEL.
+/// One request of an HTTP/2 client, and the stream on which it is answered. Dropping it before it was answered resets
+/// the stream with CANCEL.
 #[derive(Debug)]
 pub struct Call {
     head: Head,
-    /// Until the relay is left to the connections.
+    /// Present until the connections relay the rest themselves.
     stream: Option<Stream>,
-    /// For a copy: holds the stream until this copy's response is the one that goes to the client.
+    /// For a copy of the call: holds the client's stream until this copy's response is chosen for the client.
     aside: Option<Rc<RefCell<Option<Stream>>>>,
-    /// The value of the mesh's own header, from another proxy.
+    /// The value of the mesh's internal header, if another proxy has sent it.
     carried: Option<SmallVec<[u8; 32]>>,
-    /// What the client's proxy marks the request with, which is tapped there.
+    /// The mark that the client's proxy added because it taps the request.
     tap_mark: Option<NonZeroU64>,
-    /// The body so far, for another try.
+    /// The body so far, for a retry.
     held: SmallVec<[Piece; 4]>,
     held_bytes: usize,
     trailers: Option<Head>,
@@ -59,7 +59,7 @@ pub struct Call {
     ended: bool,
     /// Some of the body was read and is not held.
     used: bool,
-    /// What `grpc-timeout` says.
+    /// The deadline from `grpc-timeout`.
     deadline: Option<Instant>,
     grpc: bool,
     /// The client is another proxy of the mesh.
@@ -69,18 +69,18 @@ pub struct Call {
 /// The next part of a request's body.
 pub(crate) enum BodyPart {
     Data(Piece),
-    /// With [`Call::trailers`].
+    /// The trailers are in [`Call::trailers`].
     End,
 }
 
 impl Call {
-    /// A request of a client that is not trusted, such as an application.
+    /// A request of a client that is not trusted, for example an application.
     pub fn new(request: Request) -> Self {
         Self::with(request, false)
     }
 
-    /// A request of another proxy of the mesh, whose identity was checked: it may report what the
-    /// request was in HTTP/1.
+    /// A request of another proxy of the mesh, whose identity was checked. It may report what the request was in
+    /// HTTP/1.
     pub fn from_mesh(request: Request) -> Self {
         Self::with(request, true)
     }
@@ -112,15 +112,14 @@ impl Call {
         }
     }
 
-    /// Without the headers that tell an application who its client is: the client has written them
-    /// itself.
+    /// Removes the headers that tell an application who its client is, because the client has written them itself.
     #[must_use]
     pub fn without_identity(mut self) -> Self {
         remove_reserved(&mut self.head, is_identity_field);
         self
     }
 
-    /// The head's parts.
+    /// The parts of the head.
     pub fn view(&self) -> RequestView<'_> {
         RequestView::of_http2(&self.head, self.method())
     }
@@ -136,7 +135,7 @@ impl Call {
         }
     }
 
-    /// Whether it is a gRPC call by its content type: errors are then gRPC statuses.
+    /// Whether the content type is that of a gRPC call: errors are then gRPC statuses.
     pub fn is_grpc(&self) -> bool {
         self.grpc
     }
@@ -146,7 +145,7 @@ impl Call {
         self.carried.is_some()
     }
 
-    /// What another proxy of the mesh marks the request with while it is tapped there.
+    /// The mark that another proxy of the mesh added because it taps the request.
     pub fn tap_mark(&self) -> Option<NonZeroU64> {
         self.tap_mark
     }
@@ -156,14 +155,14 @@ impl Call {
         self.deadline
     }
 
-    /// Whether the client's own `grpc-timeout` has run out.
+    /// Whether the client's own `grpc-timeout` has expired.
     pub(crate) fn is_given_up(&self) -> bool {
         let left = self.deadline.map(|at| at.saturating_duration_since(now()));
         left.is_some_and(|left| left <= DEADLINE_GRACE)
     }
 
-    /// Answers with a response of the proxy's own. A gRPC call gets one without a message
-    /// ("Trailers-Only"), whose `grpc-status` stands for the answer's status.
+    /// Sends a response that the proxy generates. A gRPC call gets one without a message ("Trailers-Only"), whose
+    /// `grpc-status` is derived from the answer's status.
     pub fn respond(mut self, answer: &Answer<'_>) {
         let to_head = self.is_head();
         let Some(stream) = &mut self.stream else { return };
@@ -178,8 +177,8 @@ impl Call {
         }
     }
 
-    /// Ends the call after an exchange: answers it if the exchange has failed and nothing of a
-    /// response was sent, resets it if a response was cut. The caller tries again first where it can.
+    /// Ends the call after an exchange: answers it if the exchange has failed before any part of a response was sent,
+    /// and resets it if a response was truncated. The caller retries first if it can.
     pub fn conclude(self, done: &Exchange) {
         match &done.failure {
             None => {}
@@ -187,7 +186,7 @@ impl Call {
                 Some(status) if !done.response_started => {
                     self.respond(&Answer::error(status, failure.cause.label()));
                 }
-                // So that a cut response is not taken for a complete one.
+                // So that a truncated response is not mistaken for a complete one.
                 _ => {
                     let code = reset_code(failure, self.is_mesh);
                     if let Some(stream) = self.stream {
@@ -198,8 +197,9 @@ impl Call {
         }
     }
 
-    /// Checks what HTTP/2 permits and the mesh refuses. CONNECT must be extended (RFC 8441), unless `connect` says
-    /// that others are relayed. Policies are about hosts, and servers read anything but a plain one in different ways.
+    /// Refuses requests that HTTP/2 permits and the mesh does not. A CONNECT must be an extended one (RFC 8441), unless
+    /// `connect` permits others. The authority must be a plain host, because policies depend on the host, and servers
+    /// interpret anything else differently.
     pub(crate) fn check(&self, connect: bool) -> Result<(), HeadError> {
         let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
         if self.is_connect() && !connect {
@@ -220,12 +220,12 @@ impl Call {
         self.head.find(Token::PATH) == Some(b"*")
     }
 
-    /// Whether its response has no body.
+    /// Whether the response has no body because the method is HEAD.
     pub(crate) fn is_head(&self) -> bool {
         self.head.find(Token::METHOD) == Some(b"HEAD")
     }
 
-    /// Whether it is for a tunnel: a CONNECT that is not extended.
+    /// Whether the request opens a tunnel: a CONNECT that is not extended.
     pub(crate) fn is_connect(&self) -> bool {
         self.head.find(Token::METHOD) == Some(b"CONNECT") && !self.is_extended_connect()
     }
@@ -280,7 +280,7 @@ impl Call {
         self.stream = stream;
     }
 
-    /// A copy of a call that is here whole. The client's stream is in `aside`.
+    /// A copy of a call of which everything has been received. The client's stream is in `aside`.
     pub(crate) fn copied(&self, aside: &Rc<RefCell<Option<Stream>>>) -> Self {
         Self {
             head: self.head.clone(),
@@ -299,7 +299,7 @@ impl Call {
         }
     }
 
-    /// The response goes to the client: a copy takes the client's stream.
+    /// The response goes to the client: if this is a copy, it takes the client's stream.
     pub(crate) fn claim(&mut self) {
         if let Some(aside) = self.aside.take() {
             self.stream = aside.take();
@@ -312,12 +312,12 @@ impl Call {
         self.held.is_empty() && !self.used && self.trailers.is_none() && (self.ended || ended)
     }
 
-    /// Whether the whole request is still here.
+    /// Whether the whole request is still held.
     pub(crate) fn is_replayable(&self) -> bool {
         !self.used && (self.stream.is_some() || self.aside.is_some())
     }
 
-    /// Whether some of the body has come.
+    /// Whether some of the body has arrived.
     pub(crate) fn has_begun(&self) -> bool {
         self.stream.as_ref().is_none_or(|stream| stream.bytes().0 > 0)
     }
@@ -326,8 +326,8 @@ impl Call {
         self.trailers.as_ref()
     }
 
-    /// The next part of the body behind the `at` held pieces that were read already. Gives
-    /// credit for what it returns, so the caller must wait for room first.
+    /// The next part of the body, behind the `at` held pieces that were read already. This gives the client credit for
+    /// the returned bytes, so the caller must wait for room first.
     pub(crate) fn poll_part(
         &mut self,
         at: &mut usize,
@@ -357,7 +357,7 @@ impl Call {
         self.held_bytes
     }
 
-    /// Parts of the body that were read and are held for the relay.
+    /// The parts of the body that were read and are held for the relay.
     pub(crate) fn held_pieces(&self) -> &[Piece] {
         &self.held
     }
@@ -367,12 +367,12 @@ impl Call {
         self.ended
     }
 
-    /// Reads and holds one more part of the body, however much is held already. Whether more may come.
+    /// Reads and holds one more part of the body, however much is held already. Returns whether more may follow.
     pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.stream.is_none() {
             return Poll::Ready(false);
         }
-        // The relay meets a reset again.
+        // The relay will notice the reset too.
         self.poll_kept(cx).map(|kept| kept.is_ok())
     }
 
@@ -380,7 +380,7 @@ impl Call {
     pub(crate) fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         if let Some(piece) = ready!(self.poll_read(cx))? {
             self.held_bytes += piece.len();
-            // A few bytes that came alone keep a chunk of their own.
+            // A piece of a few bytes would occupy a whole chunk of memory.
             let fits = self.held.last_mut().is_some_and(|last| last.try_append(&piece));
             if !fits {
                 self.held.push(piece);
@@ -389,17 +389,17 @@ impl Call {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells a client to send its body.
+    /// Tells the client to send its body.
     pub(crate) fn send_continue(&mut self) {
         if let Some(stream) = &mut self.stream {
             let mut head = Head::default();
             head.push(b":status", b"100");
-            // A stream that is over says so when its body is read.
+            // If the stream is over, reading its body reports that.
             let _sent = stream.send_head(&head, false);
         }
     }
 
-    /// Reads the next piece of the body, and gives credit for it; at its end the trailers.
+    /// Reads the next piece of the body and gives the client credit for it. At the end it reads the trailers.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Reset>> {
         let Some(stream) = &mut self.stream else { return Poll::Pending };
         let piece = ready!(stream.poll_data(cx))?;
@@ -413,7 +413,7 @@ impl Call {
         Poll::Ready(Ok(piece))
     }
 
-    /// The response has begun, or too much is held: there will be no other try. Only the `at` pieces that were passed on
+    /// The response has begun, or too much is held, so there will be no retry. Only the `at` pieces that were passed on
     /// are dropped.
     pub(crate) fn stop_holding(&mut self, at: &mut usize) {
         self.used = true;
@@ -429,7 +429,7 @@ pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failu
     }
 }
 
-/// The value of the header that [`tap_mark_line`] makes.
+/// The value of the header that [`tap_mark_line`] creates.
 fn tap_mark_of(head: &Block) -> Option<NonZeroU64> {
     let field = head.field(head.position(TAP_MARK)?)?;
     mark_in(field.value())
@@ -441,10 +441,10 @@ fn mark_in(value: &[u8]) -> Option<NonZeroU64> {
 }
 
 impl RequestHead {
-    /// What a client that is another proxy of the mesh marks the request with while it is tapped there. `bytes` are
-    /// those that it was parsed from.
+    /// The mark that a client which is another proxy of the mesh added because it taps the request. `bytes` are those
+    /// from which the head was parsed.
     pub fn tap_mark(&self, bytes: &[u8]) -> Option<NonZeroU64> {
-        // Most requests have no header of the mesh's.
+        // Most requests have no header of the mesh.
         if !self.meaning.mesh {
             return None;
         }
@@ -458,7 +458,7 @@ pub fn tap_mark_line(mark: NonZeroU64) -> Option<HeaderLine> {
     HeaderLine::new(name, format!("{mark:016x}").as_bytes()).ok()
 }
 
-/// Removes the mesh's own header. Its value, if the header was there exactly once.
+/// Removes the mesh's internal header. Returns its value if the header was present exactly once.
 pub(crate) fn take_internal(head: &mut Block) -> Option<SmallVec<[u8; 32]>> {
     let index = head.position(INTERNAL)?;
     let value = head.field(index).map(|field| SmallVec::from_slice(field.value()));

@@ -26,35 +26,35 @@ use crate::now;
 use crate::pool::Buffer;
 use crate::received::Received;
 
-/// The cause of an answer in place of one whose headers are larger than the largest buffer.
+/// The cause in the answer that replaces one whose headers do not fit into the largest buffer.
 const ANSWER_TOO_LARGE: &str = "answer-too-large";
 
-/// A connection to a client or to a server. Holds a buffer only while there are bytes in it.
+/// A connection to a client or to a server. It holds a buffer only while it has bytes to store.
 #[derive(Debug)]
 pub struct Conn<S> {
     pub(crate) io: S,
     pub(crate) received: Received,
     pub(crate) alarm: Alarm,
-    /// The other side has said that it sends no more.
+    /// The other side has ended its stream.
     pub(crate) read_closed: bool,
     /// Whether the client has left. `None` until that was checked.
     pub(crate) departure: Option<Box<DepartureChecks>>,
-    /// Bytes of an unfinished message were used up: what follows cannot be read as a message.
+    /// Some bytes of an unfinished message were used up, so the rest cannot be read as a message.
     pub(crate) lost: bool,
-    /// The client has said with its last request, which is here whole, that it sends no other
-    /// (RFC 9112 section 9.6).
+    /// The client has declared that its last request, which has been received completely, is the last on this
+    /// connection (RFC 9112 section 9.6).
     pub(crate) last: bool,
     /// Exchanges completed.
     pub(crate) exchanges: u64,
 }
 
 impl<S: Io> Conn<S> {
-    /// A connection on which nothing was read yet.
+    /// A connection from which nothing was read yet.
     pub fn new(io: S) -> Self {
         Self::with_received(io, &[])
     }
 
-    /// A connection of which `bytes` (256 KiB at most) were read already, to detect its protocol.
+    /// A connection from which `bytes` (256 KiB at most) were read already, to detect its protocol.
     pub fn with_received(io: S, bytes: &[u8]) -> Self {
         Self {
             io,
@@ -68,18 +68,17 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// The stream below.
+    /// The underlying stream.
     pub fn io(&self) -> &S {
         &self.io
     }
 
-    /// The same, to ask it what it knows of an exchange.
+    /// The same, mutable.
     pub fn io_mut(&mut self) -> &mut S {
         &mut self.io
     }
 
-    /// Bytes received and not yet used up; a request's head stands at their start until its
-    /// exchange begins.
+    /// Bytes received and not yet used. They begin with the request's head until its exchange begins.
     pub fn received(&self) -> &[u8] {
         self.received.bytes()
     }
@@ -89,8 +88,8 @@ impl<S: Io> Conn<S> {
         self.exchanges
     }
 
-    /// Waits for the next request. `None`: the client is done, or idle for too long. One that begins
-    /// while the worker's budget is used up fails with [`Cause::MemoryBudget`].
+    /// Waits for the next request. Returns `None` if the client has ended its stream or was idle for too long. A
+    /// request that begins while the worker's budget is used up fails with [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
         let never = pin!(std::future::pending());
         if !self.request_begins(limits.idle, never, &mut false).await {
@@ -100,10 +99,10 @@ impl<S: Io> Conn<S> {
         Ok(self.read_head(&mut head, limits).await?.then_some(head))
     }
 
-    /// Waits for the first byte of a request, `longest` at most. Not once `leave` is ready; `left` says
-    /// whether it was ready already, for the next call. `false`: there is none.
+    /// Waits up to `longest` for the first byte of a request, or until `leave` is ready. `left` stores for the next
+    /// call that `leave` was ready already. Returns `false` if no request has begun.
     ///
-    /// An idle connection waits here, so that this holds next to nothing.
+    /// Idle connections wait here, so this future must be small.
     pub(crate) async fn request_begins<L: Future<Output = ()>>(
         &mut self,
         longest: Duration,
@@ -145,8 +144,8 @@ impl<S: Io> Conn<S> {
         Poll::Ready(true)
     }
 
-    /// Reads the head of a request that has begun into `head`, which stays where it is: it is large. `false`:
-    /// what has begun was no more than the rest of an empty line.
+    /// Reads the head of a request that has begun into `head`, which is large and is therefore not moved. Returns
+    /// `false` if the bytes were only the rest of an empty line.
     pub(crate) async fn read_head(
         &mut self,
         head: &mut RequestHead,
@@ -192,8 +191,8 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// Some clients end a body with a CRLF too many: one empty line before a request is skipped
-    /// (RFC 9112 section 2.2). Whether what is there may still be that line, or nothing.
+    /// Some clients send one CRLF too many after a body, so one empty line before a request is skipped (RFC 9112
+    /// section 2.2). Returns whether the received bytes may still be such a line, or whether there are none.
     fn skip_empty_line(&mut self, skipped: &mut bool) -> bool {
         if !*skipped && self.received.bytes().starts_with(b"\r\n") {
             self.received.consume(2);
@@ -206,9 +205,9 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// Ready when the client has left, or its connection broke, while its request waits for a server.
-    /// What it sends meanwhile is kept, as far as there is room. Without room nothing is read that says so, and the kernel
-    /// is asked.
+    /// Ready when the client has left, or its connection broke, while its request waits for a server. Bytes that the
+    /// client sends meanwhile are stored as far as there is room. Without room nothing is read, so the end of the
+    /// stream is not noticed, and the kernel is queried instead.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let gone = |cause| Poll::Ready(Failure::new(Party::Client, cause));
         while !self.read_closed && self.received.has_room() {
@@ -229,20 +228,20 @@ impl<S: Io> Conn<S> {
         gone(Cause::Closed)
     }
 
-    /// Whether the client has left, although nothing was read that says so.
+    /// Whether the client has left, according to the kernel.
     pub(crate) fn has_left(&mut self) -> bool {
         let io = &self.io;
         self.departure.get_or_insert_default().has_left(|| io.presence())
     }
 
-    /// Whether [`Self::has_left`] may find something out.
+    /// Whether [`Self::has_left`] may return true.
     pub(crate) fn can_tell_departure(&self) -> bool {
         !self.departure.as_ref().is_some_and(|checks| checks.is_unknown())
     }
 
-    /// Sends a response of our own, to `request` or to bytes that are none. Whether the
-    /// connection can be used further; the response says so too. An error if the client does not read
-    /// the response in time.
+    /// Sends a response that the proxy generates, to `request` or to bytes that are not a request. Returns whether the
+    /// connection can be used further; the response tells the client the same. Fails if the client does not read the
+    /// response in time.
     pub async fn respond(
         &mut self,
         request: Option<&RequestHead>,
@@ -251,14 +250,14 @@ impl<S: Io> Conn<S> {
         self.respond_and(request, answer, true).await
     }
 
-    /// The same, where `keep` says whether the client may send another request.
+    /// The same. `keep` permits the client to send another request.
     pub(crate) async fn respond_and(
         &mut self,
         request: Option<&RequestHead>,
         answer: &Answer<'_>,
         keep: bool,
     ) -> io::Result<bool> {
-        // What follows a CONNECT may be meant for the tunnel.
+        // Bytes that follow a CONNECT may be meant for the tunnel.
         let kept =
             request.filter(|head| keep && head.keep_alive() && !head.is_connect && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));
@@ -281,7 +280,7 @@ impl<S: Io> Conn<S> {
         Ok(used.is_some())
     }
 
-    /// Length of the request with its body, if all of it is here.
+    /// The length of the request with its body, if all of it has been received.
     pub(crate) fn whole_request(&self, request: &RequestHead) -> Option<usize> {
         let mut walker = BodyWalker::new(request.framing());
         let body = self.received.bytes().get(request.len()..)?;
@@ -289,13 +288,13 @@ impl<S: Io> Conn<S> {
         walker.is_done().then_some(request.len() + length)
     }
 
-    /// Whether a pooled connection to a server may take another request: nothing came while it
-    /// was idle, neither bytes nor its end. Costs no system call unless something came.
+    /// Whether a pooled connection to a server may be used for another request: nothing was received while it was idle,
+    /// neither bytes nor the end. This costs no system call unless something was received.
     pub fn is_quiet(&mut self) -> bool {
         self.poll_unquiet(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Ready when a pooled connection is of no more use, as told by [`Self::is_quiet`].
+    /// Ready when a pooled connection is no longer usable; see [`Self::is_quiet`].
     pub fn poll_unquiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.received.is_empty() || self.read_closed || self.lost {
             return Poll::Ready(());
@@ -305,15 +304,15 @@ impl<S: Io> Conn<S> {
         })
     }
 
-    /// Ends the connection: says that nothing more comes, then reads what the client still sends
-    /// until it has seen that, or a bound is reached. Closing at once would make the kernel
-    /// answer with a reset, which can destroy a response that the client has not read yet.
+    /// Closes the connection: ends the stream, and then reads what the client still sends until the client has seen the
+    /// end, or a limit is reached. If it were closed at once, the kernel would answer further bytes with a reset, which
+    /// can destroy a response that the client has not read yet.
     pub async fn close(mut self, limits: &Limits) {
         if (self.last || self.read_closed)
             && self.received.is_empty()
             && self.io.ends_when_dropped()
         {
-            // Nothing comes that the kernel could answer with a reset.
+            // No more bytes will arrive, so the kernel does not send a reset.
             return;
         }
         let deadline = Instant::now() + limits.linger;
@@ -341,13 +340,13 @@ impl<S: Io> Conn<S> {
         .await;
     }
 
-    /// Ends the connection in the middle of a message, so that a cut response is not taken for a complete one.
-    /// `report`: the cause, for another proxy.
+    /// Ends the connection in the middle of a message, so that a truncated response is not mistaken for a complete one.
+    /// `report` is the cause, for another proxy.
     pub fn abort(mut self, report: Option<Report>) {
         self.io.cut(report.map(Report::number));
     }
 
-    /// The stream and the bytes that were received and not used.
+    /// The stream, and the bytes that were received and not used.
     pub fn into_parts(mut self) -> (S, Vec<u8>) {
         let received = self.received.bytes().to_vec();
         self.received = Received::new(Buffer::default());
@@ -355,7 +354,7 @@ impl<S: Io> Conn<S> {
     }
 }
 
-/// Writing as a future's step: `WriteZero` where the stream takes nothing.
+/// Writes as a step of a future. If the stream accepts no bytes, this fails with `WriteZero`.
 pub(crate) fn poll_write_some<S: AsyncWrite + Unpin>(
     io: &mut S,
     slices: &[io::IoSlice<'_>],

@@ -1,4 +1,4 @@
-//! Copies of one request under way to several servers, of which one answers the client.
+//! Copies of one request, sent to several servers at once. One of them answers the client.
 //!
 //! ```text
 //! client ── request, held whole ──► copy ──► server
@@ -24,21 +24,20 @@ use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure};
 use crate::head::RequestHead;
 
-/// Whether a copy is the one whose response goes to the client. The caller sets it before its
-/// [`Judge`](crate::Judge) forwards the response.
+/// Whether this copy's response goes to the client. The caller sets it before its [`Judge`](crate::Judge) forwards the
+/// response.
 pub type Ticket = Rc<Cell<bool>>;
 
-/// The client, of copies of its request.
+/// The client, shared by the copies of its request.
 type SharedClient<T> = Rc<RefCell<Option<T>>>;
 
-/// Makes copies of a request of HTTP/1 that is here whole.
+/// Creates copies of an HTTP/1 request that has been received completely.
 #[derive(Debug)]
 pub struct ConnCopies<'c, S> {
     client: SharedClient<Client<'c, S>>,
 }
 
-/// A client's connection as a copy sees it: what the copy writes reaches the client once it has the
-/// ticket.
+/// A client's connection from the view of a copy. What the copy writes reaches the client once the copy has the ticket.
 #[derive(Debug)]
 pub struct CopyClient<'c, S> {
     client: SharedClient<Client<'c, S>>,
@@ -46,16 +45,16 @@ pub struct CopyClient<'c, S> {
     ticket: Ticket,
 }
 
-/// The client, with its request and what it sends after it.
+/// The client, with its request and the bytes behind it.
 #[derive(Debug)]
 struct Client<'c, S> {
     conn: &'c mut Conn<S>,
-    /// Bytes of the request.
+    /// The length of the request.
     length: usize,
 }
 
 impl<S: Io> Conn<S> {
-    /// Puts the client aside for copies of `request`, which was [held](Conn::hold).
+    /// Sets the client aside for copies of `request`, which was [held](Conn::hold).
     pub fn copies(&mut self, request: &RequestHead) -> ConnCopies<'_, S> {
         let length = self.whole_request(request).unwrap_or(request.len());
         ConnCopies { client: Rc::new(RefCell::new(Some(Client { conn: self, length }))) }
@@ -63,7 +62,7 @@ impl<S: Io> Conn<S> {
 }
 
 impl<'c, S: Io> ConnCopies<'c, S> {
-    /// One more copy.
+    /// Creates one more copy.
     ///
     /// # Panics
     /// If a copy answers the client already.
@@ -76,7 +75,7 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         Conn::with_received(late, client.request())
     }
 
-    /// Ready when the client has closed its connection, or broken it. A client that only sends no more
+    /// Ready when the client has closed or broken its connection. A client that has only ended its sending direction
     /// still waits for its response.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         match &mut *self.client.borrow_mut() {
@@ -85,11 +84,11 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         }
     }
 
-    /// Call it when all copies have ended, `winner` with a response for the client. Without a winner
-    /// the request is here as it was, and there is nothing to do.
+    /// Must be called when all copies have ended. `winner` has a response for the client. Without a winner this need
+    /// not be called: the request is still held unchanged.
     pub fn finish(self, winner: Conn<CopyClient<'c, S>>, done: &Exchange) {
         let client = winner.io.mine.or_else(|| self.client.take());
-        // Otherwise the client is still to be answered, which takes its request.
+        // Otherwise the client has not been answered yet, and its request is still needed.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
             let conn = client.conn;
             conn.received.consume(client.length);
@@ -106,14 +105,14 @@ impl<S: Io> Client<'_, S> {
         self.conn.received.bytes().get(..self.length).unwrap_or_default()
     }
 
-    /// Nothing follows the request.
+    /// Whether the client has ended its stream and sent nothing behind the request.
     fn has_ended(&self) -> bool {
         self.conn.read_closed && self.conn.received.bytes().len() == self.length
     }
 }
 
 impl<'c, S> CopyClient<'c, S> {
-    /// The client, where this copy answers it.
+    /// The client, if this copy answers it.
     fn client(&mut self) -> Option<&mut Client<'c, S>> {
         if self.mine.is_none() && self.ticket.get() {
             self.mine = self.client.take();
@@ -121,7 +120,7 @@ impl<'c, S> CopyClient<'c, S> {
         self.mine.as_mut()
     }
 
-    /// The same, to write to it.
+    /// The same, for writes.
     fn writer(&mut self) -> Option<Pin<&mut S>>
     where
         S: Unpin,
@@ -130,20 +129,20 @@ impl<'c, S> CopyClient<'c, S> {
     }
 }
 
-/// The request is here whole, and bytes behind it belong to another request, which this copy does not
-/// see. It does see that the client has left, or sends no more.
+/// The request has been received completely, and bytes behind it belong to another request, which this copy must not
+/// read. A copy does notice that the client has left or ended its stream.
 impl<S: Io> AsyncRead for CopyClient<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         _out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Nothing put into `out` is the end.
+        // Returning without bytes in `out` means the end of the stream.
         self.poll_read_ready(cx)
     }
 }
 
-/// Before the copy has its ticket it writes interim responses only, which are dropped.
+/// Before the copy has its ticket, it writes only interim responses, which are dropped.
 impl<S: Io> AsyncWrite for CopyClient<'_, S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -189,7 +188,7 @@ impl<S: Io> AsyncWrite for CopyClient<'_, S> {
 impl<S: Io> Io for CopyClient<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
-        // The relay finds out by itself that the client has closed its connection.
+        // The relay itself notices that the client has closed its connection.
         if let Poll::Ready(Failure { cause: Cause::Broken(error), .. }) = client.conn.poll_gone(cx)
         {
             return Poll::Ready(Err(error));
@@ -197,13 +196,13 @@ impl<S: Io> Io for CopyClient<'_, S> {
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Before the copy has its ticket, the client is another's to watch.
+    /// Before this copy has its ticket, other code watches the client.
     fn presence(&self) -> Presence {
         self.mine.as_ref().map_or(Presence::Here, |client| client.conn.io.presence())
     }
 }
 
-/// Makes copies of a request of HTTP/2 that is here whole.
+/// Creates copies of an HTTP/2 request that has been received completely.
 #[derive(Debug)]
 pub struct CallCopies<'c> {
     call: &'c mut Call,
@@ -211,7 +210,7 @@ pub struct CallCopies<'c> {
 }
 
 impl Call {
-    /// Puts the client aside for copies of its request, which was [held](Call::hold_whole).
+    /// Sets the client aside for copies of its request, which was [held](Call::hold_whole).
     pub fn copies(&mut self) -> CallCopies<'_> {
         let stream = Rc::new(RefCell::new(self.take_stream()));
         CallCopies { call: self, stream }
@@ -219,7 +218,7 @@ impl Call {
 }
 
 impl CallCopies<'_> {
-    /// One more copy.
+    /// Creates one more copy.
     #[must_use]
     pub fn copy(&self) -> Call {
         self.call.copied(&self.stream)
@@ -233,7 +232,7 @@ impl CallCopies<'_> {
         gone
     }
 
-    /// All copies have ended, `winner` with a response for the client.
+    /// Must be called when all copies have ended. `winner` has a response for the client.
     pub fn finish(self, winner: Option<Call>) {
         let stream = winner.and_then(|mut winner| winner.take_stream());
         self.call.give_stream(stream.or_else(|| self.stream.take()));
@@ -241,7 +240,7 @@ impl CallCopies<'_> {
 }
 
 impl Exchange {
-    /// One that ended before a server was involved.
+    /// An exchange that ended before a server was involved.
     #[must_use]
     pub fn ended(failure: Failure) -> Self {
         Self { failure: Some(failure), ..Self::new(tokio::time::Instant::now()) }

@@ -1,9 +1,10 @@
-//! Whether a client has closed its socket, where nothing is read that says so.
+//! Finds out whether a client has closed its socket in cases in which reads do not show it.
 //!
-//! A FIN does not tell: a client that only shuts down its sending direction sends the same one. If it closes its socket
-//! later, that sends nothing, and the proxy has to ask the kernel ([`Io::presence`](crate::Io::presence)). Even the socket of a client that
-//! closes at once may seem open when its FIN arrives, because the kernel sends the FIN before it orphans the socket. And no
-//! FIN is read of a client whose upload the server does not take, nor of one that has filled the buffer of its connection.
+//! A FIN does not show it: a client that only shuts down its sending direction sends the same FIN. If it closes its
+//! socket later, nothing is sent, and the proxy must query the kernel ([`Io::presence`](crate::Io::presence)). Even the
+//! socket of a client that closes at once may seem open when its FIN arrives, because the kernel sends the FIN before
+//! it orphans the socket. And no FIN is read while the server does not accept the client's upload, or while the buffer
+//! of the client's connection is full.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 
 /// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So a departure is noticed
-/// within this time or an eighth of the time since the first check, and a client that stays costs few checks.
+/// within this time or an eighth of the time since the first check, and a client that stays causes few checks.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
 /// The waits between checks.
@@ -23,7 +24,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(75);
 pub(crate) struct GrowingWait(Duration);
 
 impl GrowingWait {
-    /// When the next check is due.
+    /// The time of the next check.
     pub(crate) fn next(&mut self) -> Instant {
         self.0 = (self.0 + self.0 / 8).clamp(FIRST_WAIT, SILENCE);
         Instant::now() + self.0
@@ -33,23 +34,23 @@ impl GrowingWait {
 /// The checks of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// Nothing here can tell.
+    /// The kernel cannot determine it for this connection.
     is_unknown: bool,
     wait: GrowingWait,
     /// `None` before the first check.
     next: Option<Instant>,
-    /// The next check of a client of which nothing more is read, and the wait that led to it.
+    /// The time of the next check while the client is not read, and the wait that led to it.
     unread: Option<(Instant, GrowingWait)>,
     alarm: Alarm,
 }
 
 impl DepartureChecks {
-    /// Whether checks are in vain, as an earlier one has shown.
+    /// Whether an earlier check has shown that checks are useless.
     pub(crate) fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// Checks now, unless that is in vain.
+    /// Checks now, unless checks are useless.
     pub(crate) fn has_left(&mut self, presence: impl FnOnce() -> Presence) -> bool {
         let presence = if self.is_unknown { Presence::Unknown } else { presence() };
         self.is_unknown = presence == Presence::Unknown;
@@ -76,8 +77,9 @@ impl DepartureChecks {
         }
     }
 
-    /// The same where nothing more is read of the client, so that neither a FIN nor a reset is. Nothing says that it may have
-    /// left: the first check comes after a wait. A client of which the kernel knows nothing may still have reset the connection.
+    /// The same while the client is not read, so neither a FIN nor a reset is noticed. Nothing suggests that the client
+    /// has left, so the first check comes after a wait. The client may also have reset the connection, which the kernel
+    /// can report even if it cannot determine the client's presence.
     pub(crate) fn poll_left_unread(
         &mut self,
         presence: impl Fn() -> Presence,
@@ -96,7 +98,7 @@ impl DepartureChecks {
         }
     }
 
-    /// More is read of the client.
+    /// The client is read again.
     pub(crate) fn reads_again(&mut self) {
         self.unread = None;
     }
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_not_read_is_asked_about_in_growing_waits() {
+    async fn a_client_that_is_not_read_is_checked_in_growing_waits() {
         let (began, asked) = (Instant::now(), Cell::new(0));
         let presence = || {
             asked.set(asked.get() + 1);
@@ -141,7 +143,7 @@ mod tests {
         let mut checks = DepartureChecks::default();
         let context = &mut Context::from_waker(std::task::Waker::noop());
         assert!(checks.poll_left_unread(presence, context).is_pending());
-        assert_eq!(asked.get(), 0, "nothing says that it has left");
+        assert_eq!(asked.get(), 0, "nothing suggests that it has left");
         poll_fn(|cx| checks.poll_left_unread(presence, cx)).await;
         assert!(began.elapsed() <= Duration::from_secs(60) + SILENCE);
         assert!((20..60).contains(&asked.get()), "asked {} times", asked.get());
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kernel_that_cannot_tell_is_asked_once() {
+    async fn a_kernel_that_cannot_determine_it_is_queried_once() {
         let asked = Cell::new(0);
         let presence = || {
             asked.set(asked.get() + 1);

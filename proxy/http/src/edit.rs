@@ -1,5 +1,5 @@
-//! Heads are forwarded as received, except for the edits planned here: those that HTTP demands of a
-//! hop, and those of the caller.
+//! Edits of HTTP/1 heads. Heads are forwarded as received, except for the edits planned here: those that HTTP requires
+//! of a hop, and those of the caller.
 
 use smallvec::SmallVec;
 
@@ -12,25 +12,25 @@ mod block;
 
 pub(crate) use block::{INTERNAL, add_trace, edit_block, edit_fields, ends_at_hop};
 
-/// A whole header line, made once and sent many times.
+/// A complete header line, created once and sent many times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
     line: Box<[u8]>,
-    /// The name as a field of HTTP/2 has it, unless the line has it so.
+    /// The lower-case name, as in an HTTP/2 field, if the line has another one.
     lower_name: Option<Box<[u8]>>,
     name_length: usize,
 }
 
-/// The header `traceparent` of W3C's Trace Context. A proxy that traces makes one for almost every request, so it is in no
-/// memory of its own.
+/// The `traceparent` header of W3C Trace Context. A proxy that traces creates one for almost every request, so it is
+/// stored without an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceLine([u8; TRACE_LINE.len()]);
 
 const TRACE_NAME: &[u8] = b"traceparent";
-/// The line with room for a value of version 00.
+/// The line, with room for a value of version 00.
 const TRACE_LINE: &[u8; 70] =
     b"traceparent: .......................................................\r\n";
-/// Where the value stands in it.
+/// The position of the value in it.
 const TRACE_VALUE: std::ops::Range<usize> = 13..68;
 
 impl TraceLine {
@@ -51,7 +51,7 @@ impl TraceLine {
 /// Headers that frame a message or control a connection. No edit may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
-/// The header cannot be set: a byte that it cannot hold, or a name that the engine itself sets.
+/// The header cannot be set: it contains a forbidden byte, or the engine itself sets this header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the header `{name}` cannot be set: it frames messages, or holds a forbidden character")]
 pub struct InvalidHeader {
@@ -59,7 +59,7 @@ pub struct InvalidHeader {
 }
 
 impl HeaderLine {
-    /// `name: value` with its line end.
+    /// `name: value` with the end of the line.
     pub fn new(name: &str, value: &[u8]) -> Result<Self, InvalidHeader> {
         let value = trim(value);
         let framing = FRAMING.iter().any(|other| name.eq_ignore_ascii_case(other));
@@ -72,7 +72,7 @@ impl HeaderLine {
         Ok(Self { line, lower_name, name_length: name.len() })
     }
 
-    /// A line for each name and value that can be a header.
+    /// One line for each name and value that is valid in a header.
     pub fn all(pairs: Vec<(&str, String)>) -> Vec<Self> {
         let line = |(name, value): (&str, String)| Self::new(name, value.as_bytes()).ok();
         pairs.into_iter().filter_map(line).collect()
@@ -109,19 +109,19 @@ impl HeaderLine {
 pub struct Edits<'a> {
     /// Names of headers to leave out, in any case.
     pub remove: &'a [&'a str],
-    /// Headers to add, in place of all of the same name.
+    /// Headers to add, replacing all of the same name.
     pub set: &'a [HeaderLine],
-    /// Headers to add to those of the same name.
+    /// Headers to add beside those of the same name.
     pub add: &'a [HeaderLine],
-    /// What tells the next hop of the trace, in place of what was received.
+    /// The trace context for the next hop, replacing the received one.
     pub trace: Option<&'a TraceLine>,
-    /// A target in place of the request's. Must hold no space and no control character.
+    /// A target that replaces the request's. It must not contain spaces or control characters.
     pub target: Option<&'a [u8]>,
-    /// Keeps the mesh's own headers (`leno-*`), which are removed otherwise. Only of a response
-    /// that a proxy with a proven identity has sent.
+    /// Keeps the mesh's own headers (`leno-*`), which are removed otherwise. Only for a response that a proxy with a
+    /// proven identity has sent.
     pub keep_mesh: bool,
-    /// Removes what tells an application who its client is (`x-forwarded-client-cert`,
-    /// `l5d-client-id`): the client has written it itself.
+    /// Removes the headers that tell an application who its client is (`x-forwarded-client-cert`, `l5d-client-id`),
+    /// because the client has written them itself.
     pub remove_identity: bool,
 }
 
@@ -134,7 +134,7 @@ impl Edits<'_> {
             && self.target.is_none()
     }
 
-    /// Whether it only adds to a head. `has_trace`: whether there is a `traceparent` in it.
+    /// Whether this only adds lines to a head. `has_trace`: whether the head contains a `traceparent`.
     fn only_adds(&self, has_trace: impl FnOnce() -> bool) -> bool {
         self.remove.is_empty()
             && self.set.is_empty()
@@ -152,13 +152,13 @@ impl Edits<'_> {
 /// A piece of an edited head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// As received, from the message's start.
+    /// Received bytes, as a range from the message's start.
     Received(u16, u16),
     Given(&'a [u8]),
 }
 
-/// How a head goes out: the pieces, then the received bytes from `resume` on, which run on into
-/// the body. The plan of an unchanged head is empty and resumes at 0.
+/// How a head is written: first the pieces, then the received bytes from `resume` on, which continue into the body. The
+/// plan of an unchanged head has no pieces and resumes at 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan<'a> {
     pub(crate) pieces: SmallVec<[Piece<'a>; 8]>,
@@ -166,7 +166,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// For a request to a server whose connection stays open, even if the client asks to close its own.
+    /// The plan for a request to a server whose connection stays open, even if the client asks to close its own.
     pub(crate) fn request(head: &RequestHead, bytes: &[u8], edits: &Edits<'a>) -> Self {
         let upgrade = head.upgrade();
         let wanted = Connection {
@@ -183,15 +183,15 @@ impl<'a> Plan<'a> {
         planner.plan((&head.headers, head.len()), &hop, edits)
     }
 
-    /// For a final response, or a `101`.
+    /// The plan for a final response, or for a `101`.
     pub(crate) fn response(
         head: &ResponseHead,
         bytes: &[u8],
         edits: &Edits<'a>,
         to: ToClient,
     ) -> Self {
-        // A 426 must say what to upgrade to (RFC 9110 section 15.5.22). Other responses that offer an
-        // upgrade speak of this hop, unless the client has asked.
+        // A 426 must name the protocol to upgrade to (RFC 9110 section 15.5.22). In other responses an offer to upgrade
+        // concerns only this hop, unless the client has asked for it.
         let wanted_protocol = to.wants_upgrade && head.meaning.upgrade == Upgrade::Other;
         let keep_upgrade = wanted_protocol || head.status == 426;
         let wanted = Connection {
@@ -206,7 +206,7 @@ impl<'a> Plan<'a> {
         Planner::new(bytes).plan((&head.headers, head.len()), &hop, edits)
     }
 
-    /// For an interim response other than `101`. The mesh sends no headers of its own with it.
+    /// The plan for an interim response other than `101`. The mesh adds no headers of its own to it.
     pub(crate) fn interim(head: &ResponseHead, bytes: &[u8]) -> Self {
         let edits = Edits::default();
         let hop = Hop::new(&head.meaning, Connection::default(), false)
@@ -216,7 +216,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What a response's head depends on besides the server.
+/// What the head of a response depends on besides the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToClient {
     /// The client's connection stays open.
@@ -225,14 +225,15 @@ pub(crate) struct ToClient {
     pub(crate) version: Version,
     /// The client has asked for another protocol.
     pub(crate) wants_upgrade: bool,
-    /// It opens the tunnel that a CONNECT has asked for, so that nothing frames what follows (RFC 9110 section 9.3.6).
+    /// The response opens the tunnel that a CONNECT has requested, so the following bytes have no framing (RFC 9110
+    /// section 9.3.6).
     pub(crate) tunnel: bool,
 }
 
-/// The changes that the hop itself demands (RFC 9110 section 7.6.1).
+/// The changes that HTTP requires of a hop (RFC 9110 section 7.6.1).
 struct Hop<'m> {
     meaning: &'m Meaning,
-    /// The `Connection` line to send in place of those received.
+    /// The `Connection` line that replaces the received ones.
     line: Option<&'static [u8]>,
     keep_lines: bool,
     keep_upgrade: bool,
@@ -244,7 +245,7 @@ struct Hop<'m> {
 impl<'m> Hop<'m> {
     fn new(meaning: &'m Meaning, wanted: Connection, keep_upgrade: bool) -> Self {
         let given = meaning.connection;
-        // `keep-alive` has no effect in HTTP/1.1, where connections stay open by default: it may be forwarded.
+        // In HTTP/1.1 connections stay open by default, and `keep-alive` has no effect, so it may be forwarded.
         let may_stay = given.close == wanted.close
             && given.upgrade == wanted.upgrade
             && given.te == wanted.te
@@ -264,12 +265,12 @@ impl<'m> Hop<'m> {
         }
     }
 
-    /// Leaves out Content-Length and Transfer-Encoding if `unframed`.
+    /// Omits Content-Length and Transfer-Encoding if `unframed`.
     fn without_framing(self, unframed: bool) -> Self {
         Self { keep_framing: !unframed, ..self }
     }
 
-    /// Takes from `edits` which headers that only the mesh may set are kept.
+    /// Sets from `edits` which of the headers that only the mesh may set are kept.
     fn with_reserved(self, edits: &Edits<'_>) -> Self {
         Self { keep_mesh: edits.keep_mesh, keep_identity: !edits.remove_identity, ..self }
     }
@@ -338,7 +339,7 @@ impl<'a, 'b> Planner<'a, 'b> {
         self.pieces.push(Piece::Given(with));
     }
 
-    /// The plan of a head with these headers and this length. A head to which lines are added at most is not walked.
+    /// The plan of a head with these headers and this length. If lines are only added, the headers are not walked.
     fn plan(
         mut self,
         (headers, length): (&Headers, usize),
@@ -387,7 +388,7 @@ impl<'a, 'b> Planner<'a, 'b> {
         }
     }
 
-    /// Adds what comes after the last header.
+    /// Adds the lines behind the last header.
     fn finish(mut self, head_length: usize, hop: &Hop<'_>, edits: &Edits<'a>) -> Plan<'a> {
         let end_of_headers = head_length.saturating_sub(b"\r\n".len());
         let added = edits.set.iter().chain(edits.add).map(HeaderLine::as_bytes);

@@ -42,39 +42,40 @@ use crate::failure::{Cause, Failure, Party};
 use crate::head::{HeadError, RequestHead, RequestView, ResponseView};
 use crate::limits::Limits;
 
-/// How the caller wants an exchange to go.
+/// The caller's instructions for an exchange.
 #[derive(Debug)]
 pub struct Order<'a, J = ()> {
     /// Changes to the request's head.
     pub request: Edits<'a>,
     /// Changes to the final response's head.
     pub response: Edits<'a>,
-    /// When the exchange must be over.
+    /// When the exchange must end.
     pub deadline: Option<Instant>,
-    /// When a response must have begun. After that the request can be tried elsewhere, if it is still
-    /// here whole.
+    /// When a response must have begun. If it has not, the request can be sent to another server, provided that it is
+    /// still held completely.
     pub response_by: Option<Instant>,
-    /// Close the client's connection after this response, because the proxy drains. For HTTP/1 only: the
-    /// owner of an HTTP/2 connection drains it.
+    /// Close the client's connection after this response, because the proxy drains. For HTTP/1 only: an HTTP/2
+    /// connection is drained by its owner.
     pub close_client: bool,
-    /// The server is another proxy of the mesh. Over HTTP/2 a header of the mesh's own carries what that version cannot
-    /// express of an HTTP/1 message, and the other proxy restores the message from it; other servers do
-    /// not get that header. What it reports of a response that it cuts, and how it ends its connection, is believed.
+    /// The server is another proxy of the mesh. Over HTTP/2 an internal header carries the parts of an HTTP/1 message
+    /// that HTTP/2 cannot express, and the other proxy restores the message from it; other servers do not get that
+    /// header. The other proxy's report about a truncated response, and the way in which it ends its connection, are
+    /// trusted.
     pub mesh: bool,
-    /// A CONNECT is relayed. Without this it is refused.
+    /// Whether a CONNECT is relayed. Otherwise it is refused.
     pub connect: bool,
-    /// How long the exchange may go on once another protocol has taken over, in place of `deadline`.
+    /// How long the exchange may last once another protocol has taken over. It replaces `deadline`.
     pub upgraded_for: Option<Duration>,
-    /// Where the beginnings of the bodies are copied to, except between two ends of HTTP/2, whose streams are linked.
+    /// The beginnings of the bodies are copied here, except between two HTTP/2 connections, whose streams are linked.
     pub copies: Option<BodyCopies>,
-    /// Bounds for both sides.
+    /// Limits for both sides.
     pub limits: &'a Limits,
-    /// Sees the response before it is forwarded.
+    /// Decides about the response before it is forwarded.
     pub judge: J,
 }
 
 impl<'a> Order<'a> {
-    /// Forward everything.
+    /// Forwards everything.
     pub fn new(limits: &'a Limits) -> Self {
         Self {
             request: Edits::default(),
@@ -112,8 +113,8 @@ impl<'a, J> Order<'a, J> {
 }
 
 impl<J: Judge> Order<'_, J> {
-    /// Has the judge see a final response. `replayable`: the request is still held whole, and nothing
-    /// of a response was forwarded.
+    /// Passes a final response to the judge. `replayable`: the request is still held completely, and no part of a
+    /// response was forwarded.
     fn examine(&mut self, response: ResponseView<'_>, replayable: bool) -> Result<(), Failure> {
         match self.judge.judge(response, replayable) {
             Judgement::Forward => Ok(()),
@@ -138,7 +139,7 @@ impl<J: Judge> Order<'_, J> {
 }
 
 impl<J> Order<'_, J> {
-    /// Refuses a CONNECT that is not to be relayed.
+    /// Refuses a CONNECT unless it should be relayed.
     fn check_connect(&self, request: &RequestHead) -> Result<(), Failure> {
         if request.is_connect && !self.connect {
             return Err(Failure::new(Party::Client, Cause::Head(HeadError::Connect)));
@@ -146,45 +147,43 @@ impl<J> Order<'_, J> {
         Ok(())
     }
 
-    /// Where the request's body is copied to, if it is.
+    /// The copy of the request's body, if there should be one.
     fn request_copy(&self) -> Option<Arc<BodyCopy>> {
         self.copies.as_ref().map(|copies| Arc::clone(&copies.request))
     }
 
-    /// The same of the response.
+    /// The same for the response.
     fn response_copy(&self) -> Option<Arc<BodyCopy>> {
         self.copies.as_ref().map(|copies| Arc::clone(&copies.response))
     }
 
-    /// When an exchange must be over, or a response must have begun. `silent`: none has.
+    /// When the exchange must end, or a response must have begun. `silent`: no response has begun.
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
         [deadline, response_by].into_iter().flatten().min()
     }
 
-    /// Another protocol has taken over: the request's deadlines hold no longer. Returns when the exchange
-    /// must be over.
+    /// Another protocol has taken over, so the request's deadlines no longer apply. Returns when the exchange must end.
     fn upgraded(&mut self) -> Option<Instant> {
         self.response_by = None;
         self.deadline = self.upgraded_for.and_then(|within| Instant::now().checked_add(within));
         self.deadline
     }
 
-    /// Whether the wait until `until` was for a response to begin.
+    /// Whether the expired wait until `until` was for a response to begin.
     fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
         silent && self.response_by == Some(until) && deadline != Some(until)
     }
 }
 
-/// Decides on a final response when its head is here and nothing was forwarded of it.
+/// Decides about a final response when its head has arrived and no part of it was forwarded.
 pub trait Judge {
-    /// `replayable`: the request is still held whole, so that after a refusal it can be sent to
-    /// another server.
+    /// `replayable`: the request is still held completely, so that it can be sent to another server after a refusal.
     fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement;
 
-    /// Ready once the request is no longer permitted, so that the exchange fails with
-    /// [`Cause::Revoked`](crate::Cause::Revoked). Polled whenever the exchange has to wait. `head` returns
-    /// the request's head if the exchange still holds it; that of HTTP/1 gives way to the body.
+    /// Ready once the request is no longer permitted. The exchange then fails with
+    /// [`Cause::Revoked`](crate::Cause::Revoked). This is polled whenever the exchange has to wait. `head` returns the
+    /// request's head if the exchange still holds it; an HTTP/1 head is dropped when the body follows.
     fn poll_revoked<'v>(
         &mut self,
         _head: impl FnOnce() -> Option<RequestView<'v>>,
@@ -194,7 +193,7 @@ pub trait Judge {
     }
 }
 
-/// What a [`Judge`] decides.
+/// The decision of a [`Judge`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// The response goes to the client.
@@ -216,32 +215,32 @@ impl<F: FnMut(ResponseView<'_>, bool) -> Judgement> Judge for F {
     }
 }
 
-/// How an exchange went.
+/// The result of an exchange.
 #[derive(Debug)]
 pub struct Exchange {
-    /// The status of the final response, or 101, once its head was here.
+    /// The status of the final response, or 101, once its head has arrived.
     pub status: Option<u16>,
     /// When the exchange began.
     pub started: Instant,
-    /// When the first byte of a response came.
+    /// When the first byte of a response arrived.
     pub first_byte: Option<Instant>,
-    /// Bytes of the request as received, head and framing included, and those that follow an upgrade.
-    /// For HTTP/2: the decoded size of the head (RFC 7541 section 4.1) and the content.
+    /// Bytes of the request as received, including head and framing, and the bytes that follow an upgrade. For HTTP/2:
+    /// the decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
-    /// The same of the final response.
+    /// The same for the final response.
     pub response_bytes: u64,
-    /// The client has a part of a response, and that is not a whole interim one: the proxy can send no answer of its
-    /// own any more.
+    /// The client has received a part of a response, other than complete interim responses, so the proxy can no longer
+    /// send an answer of its own.
     pub response_started: bool,
-    /// The client's connection stands at the start of the next request, or its stream ended in order.
+    /// The client's connection is ready for its next request, or its stream ended properly.
     pub client_reusable: bool,
     /// The server's connection can take another request.
     pub server_reusable: bool,
-    /// How long the server announces to keep an idle connection (`Keep-Alive: timeout=`).
+    /// How long the server keeps an idle connection, according to its `Keep-Alive: timeout=`.
     pub server_idle: Option<Duration>,
     /// Another protocol took over.
     pub upgraded: bool,
-    /// The `grpc-status` of a gRPC call, once it was received; 2 (unknown) if it is no number.
+    /// The `grpc-status` of a gRPC call, once it was received; 2 (unknown) if it is not a number.
     pub grpc_status: Option<u8>,
     /// Why it ended early.
     pub failure: Option<Failure>,

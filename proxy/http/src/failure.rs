@@ -1,4 +1,4 @@
-//! What went wrong in an exchange: where, what, and whether to try again.
+//! What went wrong in an exchange: on which side, what, and whether a retry is possible.
 
 mod report;
 
@@ -11,14 +11,14 @@ use crate::head::HeadError;
 
 pub use report::Report;
 
-/// Where a failure arose.
+/// On which side a failure arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Party {
     /// The client broke the protocol, or its connection ended.
     Client,
-    /// The server did the same.
+    /// The server broke the protocol, or its connection ended.
     Server,
-    /// The proxy reached one of its bounds.
+    /// The proxy reached one of its limits.
     Us,
 }
 
@@ -63,7 +63,7 @@ pub enum Cause {
     /// No byte moved for [`Limits::stall`](crate::Limits::stall).
     #[error("nothing moved for too long")]
     Stalled,
-    /// The server closed a reused connection, with 408, before it saw the request.
+    /// The server closed a reused connection with a 408 before it saw the request.
     #[error("the server had given up the idle connection")]
     Stale,
     /// `101 Switching Protocols` to a protocol that the request does not ask for.
@@ -72,26 +72,26 @@ pub enum Cause {
     /// The worker's memory is used up; nothing of the request was forwarded.
     #[error("no memory is left for another request")]
     MemoryBudget,
-    /// The server went on with HTTP/1, or shook hands wrongly, when another protocol was asked
-    /// for in a way that knows no such answer (RFC 8441).
+    /// The server continued with HTTP/1, or its handshake was wrong, although the request asked for another protocol in
+    /// a way that has no such response (RFC 8441).
     #[error("the server did not take the upgrade")]
     UpgradeIgnored,
     /// A stream was reset, or its connection ended.
     #[error("a stream ended early: {0}")]
     Reset(Reset),
-    /// The server's proxy has cut the response off, and reports why.
+    /// The server's proxy truncated the response, and reports the reason.
     #[error("the server's proxy reports: {}", .0.label())]
     Reported(Report),
     /// No stream could be opened to the server.
     #[error("no stream could be opened: {0}")]
     Open(OpenError),
-    /// The request has come back to where a route had sent it already.
+    /// The request has returned to a proxy that a route had already sent it to.
     #[error("the request has come back: its route is a loop")]
     Loop,
     /// The caller's [`Judge`](crate::Judge) refused the response.
     #[error("the response was refused")]
     Refused,
-    /// The request was permitted when it came and no longer is.
+    /// The request was permitted when it arrived and no longer is.
     #[error("the request is no longer permitted")]
     Revoked,
 }
@@ -127,21 +127,20 @@ impl Cause {
     }
 }
 
-/// A failed exchange. Which policy was involved is the caller's to add.
+/// A failed exchange. The caller adds which policy was involved.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", place.label())]
 pub struct Failure {
-    /// Where it arose.
+    /// On which side it arose.
     pub place: Party,
     /// What failed.
     #[source]
     pub cause: Cause,
-    /// No response, or none that is HTTP, was received, and the whole request as received so far is still
-    /// held: it can be tried on another connection, if the method is idempotent or the server is known
-    /// not to have acted.
+    /// No response was received, or none that is HTTP, and all of the request that was received is still held. So it
+    /// can be retried on another connection if the method is idempotent, or if the server has certainly not acted.
     pub retryable: bool,
-    /// The server has certainly not acted on the request, so that it may be sent again whatever
-    /// its method is, provided that it is `retryable`.
+    /// The server has certainly not acted on the request. It may be sent again whatever its method is, provided that it
+    /// is `retryable`.
     pub unprocessed: bool,
 }
 
@@ -150,12 +149,12 @@ impl Failure {
         Self { place, cause, retryable: false, unprocessed: false }
     }
 
-    /// What a client that is another proxy learns when its response is cut, if the client is not to blame.
+    /// The report for a client that is another proxy when its response is truncated, unless the client is to blame.
     pub(crate) fn report(&self) -> Option<Report> {
         Report::of_label(self.cause.label()).filter(|_| self.place != Party::Client)
     }
 
-    /// The status of the answer to the client, if the client is still there.
+    /// The status of the answer to the client, if the client is still connected.
     pub fn status(&self) -> Option<u16> {
         match (self.place, &self.cause) {
             (Party::Client, Cause::Head(error)) => Some(error.status()),
@@ -173,8 +172,8 @@ impl Failure {
     }
 }
 
-/// The code that ends a client's stream in the middle of a response. `is_mesh`: the client is a proxy of the mesh,
-/// which learns the cause, if the client is not to blame.
+/// The code that resets a client's stream in the middle of a response. `is_mesh`: the client is a proxy of the mesh,
+/// which gets the cause, unless the client is to blame.
 pub(crate) fn reset_code(failure: &Failure, is_mesh: bool) -> Code {
     match (&failure.cause, failure.report()) {
         (_, Some(report)) if is_mesh => report.code(),
@@ -183,7 +182,7 @@ pub(crate) fn reset_code(failure: &Failure, is_mesh: bool) -> Code {
         (Cause::Head(_) | Cause::Body(_), _) => Code::PROTOCOL_ERROR,
         (Cause::Reset(reset), _) if reset.by != ResetBy::Connection => match reset.code {
             Code::PROTOCOL_ERROR => reset.code,
-            // The response has begun, so that the request was processed.
+            // The response has begun, so the request was processed.
             Code::NO_ERROR | Code::REFUSED_STREAM => Code::INTERNAL_ERROR,
             code if reset.by == ResetBy::Peer => code,
             _ => Code::INTERNAL_ERROR,
@@ -202,7 +201,7 @@ mod tests {
     /// The page that explains every cause.
     const PAGE: &str = include_str!("../../../docs/guide/metrics.md");
 
-    /// One of each kind that has a name of its own.
+    /// One cause of each kind that has its own name.
     fn all() -> Vec<Cause> {
         let reset = |code, by| Cause::Reset(Reset { code, by, unprocessed: false });
         vec![
@@ -230,10 +229,10 @@ mod tests {
         ]
     }
 
-    /// A new cause belongs into the list above as well, and on the page.
+    /// A new cause must be added to the list above and to the page.
     fn is_listed(cause: &Cause) -> bool {
         match cause {
-            // Their names are those of what is wrong with the message.
+            // Their names are those of the errors inside them.
             Cause::Head(_) | Cause::Body(_) => true,
             Cause::Closed
             | Cause::Broken(_)
@@ -262,9 +261,9 @@ mod tests {
         }
     }
 
-    /// A client that is still there gets an answer of the mesh's own.
+    /// A client that is still connected gets an answer from the mesh.
     #[test]
-    fn every_failure_that_is_not_the_clients_has_a_status() {
+    fn every_failure_of_another_side_than_the_client_has_a_status() {
         for place in [Party::Server, Party::Us] {
             for cause in all() {
                 let label = cause.label();

@@ -1,4 +1,4 @@
-//! What the mesh knows of gRPC: its statuses, deadlines and errors.
+//! gRPC's statuses, deadlines and errors, as far as the proxy needs them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leno_hpack::{Block, Token};
 
 use crate::head::decimal;
 
-/// Digits of a `grpc-timeout`.
+/// Most digits of a `grpc-timeout`.
 const TIMEOUT_DIGITS: usize = 8;
 
 /// gRPC's CANCELLED.
@@ -16,8 +16,7 @@ const DEADLINE_EXCEEDED: u8 = 4;
 /// gRPC's UNKNOWN.
 pub(crate) const UNKNOWN: u8 = 2;
 
-/// The duration that a `grpc-timeout` header gives: up to eight digits and a unit. `None` if it
-/// is malformed.
+/// The duration in a `grpc-timeout` header: up to eight digits and a unit. `None` if it is malformed.
 #[must_use]
 pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
@@ -33,7 +32,7 @@ pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// The gRPC status that stands for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping").
+/// The gRPC status for an HTTP status (gRPC's "HTTP to gRPC Status Code Mapping").
 #[must_use]
 pub fn grpc_status_of(http_status: u16) -> u8 {
     match http_status {
@@ -47,8 +46,8 @@ pub fn grpc_status_of(http_status: u16) -> u8 {
     }
 }
 
-/// The status of an error of the mesh's own. A deadline that has passed has a status of its own, and so has a call
-/// that the server has cancelled (gRPC over HTTP/2, "HTTP2 Transport Mapping", Errors).
+/// The gRPC status of an error that the mesh generates. An expired deadline has its own status, and so has a call that
+/// the server has cancelled (gRPC over HTTP/2, "HTTP2 Transport Mapping", Errors).
 pub(crate) fn status_of_error(http_status: u16, cause: &str) -> u8 {
     match (http_status, cause) {
         (504, "deadline" | "response-timeout") => DEADLINE_EXCEEDED,
@@ -57,14 +56,14 @@ pub(crate) fn status_of_error(http_status: u16, cause: &str) -> u8 {
     }
 }
 
-/// Whether a `Content-Type` is `application/grpc`, with any subtype behind `+` or parameter.
+/// Whether a `Content-Type` is `application/grpc`, perhaps followed by `+` and a subtype, or by parameters.
 pub(crate) fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     content_type.get(..GRPC.len()).is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
         && matches!(content_type.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
 }
 
-/// Whether a head says that its body is gRPC.
+/// Whether the head has the content type of gRPC.
 pub(crate) fn has_grpc(block: &Block) -> bool {
     block.find(Token::CONTENT_TYPE).is_some_and(is_grpc)
 }
@@ -76,7 +75,7 @@ pub(crate) fn status_in(block: &Block) -> Option<u8> {
     Some(status.unwrap_or(UNKNOWN))
 }
 
-/// Appends `text` as a `grpc-message`: printable ASCII as it is, anything else and `%` as `%XX`.
+/// Appends `text` as a `grpc-message`: printable ASCII unchanged, other bytes and `%` as `%XX`.
 pub(crate) fn push_message(message: &mut Vec<u8>, text: &str) {
     for byte in text.bytes() {
         if (0x20..0x7f).contains(&byte) && byte != b'%' {
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_no_number_is_unknown() {
+    fn a_status_that_is_not_a_number_is_unknown() {
         for (value, expected) in [("0", 0), ("16", 16), ("x", UNKNOWN), ("999", UNKNOWN)] {
             let block: Block = [("grpc-status", value)].into_iter().collect();
             assert_eq!(status_in(&block), Some(expected));

@@ -1,4 +1,4 @@
-//! Futures that serve one request after another, of whichever connection has one.
+//! Futures that serve one request after another, for any connection of a worker.
 //!
 //! ```text
 //! idle connection: its task, some hundred bytes
@@ -8,8 +8,8 @@
 //!        └──────────── gives back ─────────────┴─────────────────┘
 //! ```
 //!
-//! What serves a request needs some kilobytes. A connection holds them only while it has a request in
-//! progress, and they are neither allocated nor moved for each request.
+//! Serving a request needs some kilobytes of state. A connection holds this state only while a request is in progress,
+//! and it is neither allocated nor moved for each request.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -17,42 +17,41 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Free handlers kept by one worker: what bursts leave behind. More of them are dropped after their
-/// request.
+/// Most free handlers that a worker keeps after a burst. Further ones are dropped after their request.
 const KEPT: usize = 256;
 
-/// The request handlers of one worker. The task of a connection borrows one for each request and polls
-/// it as a part of itself, so that the request ends with the task.
+/// The request handlers of one worker. The task of a connection borrows one for each request and polls it as a part of
+/// itself, so the request ends when the task ends.
 pub struct Handlers<J, R> {
     free: RefCell<Vec<Handler<J, R>>>,
-    /// The fewest that were free since the last sweep.
+    /// The lowest number of free handlers since the last sweep.
     spare: Cell<usize>,
     make: Box<dyn Fn() -> Handler<J, R>>,
 }
 
 struct Handler<J, R> {
     desk: Rc<Desk<J, R>>,
-    /// Never ends: between two requests it waits for `desk` to have a job.
+    /// Never ends: between two requests it waits for a job in `desk`.
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-/// Where a handler finds its next job, and leaves the outcome.
+/// Where a handler finds its next job, and puts the outcome.
 struct Desk<J, R> {
     job: Cell<Option<J>>,
     outcome: Cell<Option<R>>,
 }
 
 impl<J: 'static, R: 'static> Handlers<J, R> {
-    /// Without a handler. Each that is made does `serve` with its jobs.
+    /// Starts without handlers. Each new handler runs `serve` for its jobs.
     ///
-    /// `serve` is no function pointer: what it returns is kilobytes large, and would be moved for each job.
+    /// `serve` is not a function pointer, because its future has some kilobytes and would be moved for each job.
     pub fn new(serve: impl AsyncFn(J) -> R + Copy + 'static) -> Self {
         let make = move || {
             let desk = Rc::new(Desk { job: Cell::new(None), outcome: Cell::new(None) });
             let own = Rc::clone(&desk);
             let future = Box::pin(async move {
                 loop {
-                    // No waker: it is polled once there is a job.
+                    // Registers no waker: it is polled once there is a job.
                     let next = poll_fn(|_| own.job.take().map_or(Poll::Pending, Poll::Ready));
                     let outcome = serve(next.await).await;
                     own.outcome.set(Some(outcome));
@@ -63,7 +62,7 @@ impl<J: 'static, R: 'static> Handlers<J, R> {
         Self { free: RefCell::default(), spare: Cell::new(0), make: Box::new(make) }
     }
 
-    /// Does the job with a free handler, or a new one. Dropped before its end, it ends the job: that
+    /// Runs the job with a free handler, or a new one. If this future is dropped before its end, the job ends, and its
     /// handler is not used again.
     pub async fn serve(&self, job: J) -> R {
         let free = self.free.borrow_mut().pop();
@@ -76,7 +75,7 @@ impl<J: 'static, R: 'static> Handlers<J, R> {
         };
         handler.desk.job.set(Some(job));
         let outcome = poll_fn(|cx| {
-            // It never ends, and after its job it waits.
+            // The future never ends; after its job it waits for the next.
             let _waits = handler.future.as_mut().poll(cx);
             handler.desk.outcome.take().map_or(Poll::Pending, Poll::Ready)
         })
@@ -88,7 +87,7 @@ impl<J: 'static, R: 'static> Handlers<J, R> {
         outcome
     }
 
-    /// Drops the handlers that were not needed since the last call. To be called every few seconds.
+    /// Drops the handlers that were not needed since the last call. Must be called every few seconds.
     pub fn sweep(&self) {
         let mut free = self.free.borrow_mut();
         let spare = self.spare.get().min(free.len());
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_at_once_have_handlers_of_their_own_until_a_sweep() {
+    async fn concurrent_requests_have_their_own_handlers_which_a_sweep_drops() {
         let handlers = Handlers::new(serve);
         let (go, wait) = oneshot::channel();
         let slow = handlers.serve((1, Some(wait)));
@@ -153,14 +152,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_given_up_ends_its_handler() {
+    async fn a_cancelled_request_ends_its_handler() {
         let handlers = Handlers::new(serve);
         let (held, wait) = oneshot::channel();
         let mut given_up = Box::pin(handlers.serve((1, Some(wait))));
         let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
         assert!(given_up.as_mut().poll(context).is_pending());
         drop(given_up);
-        assert!(held.is_closed(), "what the job held was dropped");
+        assert!(held.is_closed(), "the variables of the job were dropped");
         assert_eq!((handlers.free(), handlers.serve((7, None)).await), (0, 7));
     }
 }

@@ -1,4 +1,4 @@
-//! Heads of messages: spans into the received bytes, and what their headers mean for the connection.
+//! Heads of messages: ranges in the received bytes, and what their headers mean for the connection.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "positions within a head, which is 64 KiB at most"
@@ -31,9 +31,9 @@ use crate::limits::Limits;
 /// The protocol version of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
-    /// HTTP/1.0: closes after each response unless both sides say `keep-alive`.
+    /// HTTP/1.0: the connection closes after each response unless both sides send `keep-alive`.
     Http10,
-    /// HTTP/1.1: stays open unless one side says `close`.
+    /// HTTP/1.1: the connection stays open unless one side sends `close`.
     #[default]
     Http11,
     /// HTTP/2: a stream of a connection that other streams share.
@@ -58,23 +58,22 @@ pub enum Framing {
     /// There is no body.
     #[default]
     None,
-    /// So many bytes follow.
+    /// This many bytes follow.
     Length(u64),
     /// Chunks follow, then trailers.
     Chunked,
-    /// The body ends with the connection. Only of responses, and of both directions after an
-    /// upgrade.
+    /// The body ends with the connection. Only for responses, and for both directions after an upgrade.
     UntilClose,
 }
 
-/// Whether a request with this method may be sent again although a server may have seen it
-/// (RFC 9110 section 9.2.2).
+/// Whether a request with this method may be sent again although a server may have received it (RFC 9110 section
+/// 9.2.2).
 #[must_use]
 pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// A range in a head, counted from the head's first byte.
+/// A range in a head, relative to the head's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     pub(crate) start: u16,
@@ -97,12 +96,12 @@ impl Span {
 pub(crate) struct Header {
     pub(crate) name: Span,
     pub(crate) value: Span,
-    /// After the line's CRLF.
+    /// The position after the line's CRLF.
     pub(crate) end: u16,
     pub(crate) known: Known,
 }
 
-/// Headers that the engine itself acts on.
+/// Headers that the engine itself handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     Other,
@@ -114,7 +113,7 @@ pub(crate) enum Known {
     Identity,
     Http2Settings,
     KeepAlive,
-    /// The mesh's own.
+    /// A header of the mesh.
     Mesh,
     ProxyConnection,
     Te,
@@ -125,7 +124,7 @@ pub(crate) enum Known {
 /// Most heads fit without an allocation.
 pub(crate) type Headers = SmallVec<[Header; 24]>;
 
-/// Why a head was refused. The same for every way of cutting the bytes into reads.
+/// Why a head was refused. The result does not depend on how the bytes were split into reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what its variant means")]
 pub enum HeadError {
@@ -182,7 +181,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status that answers a request head refused for this.
+    /// The status of the answer to a request whose head was refused for this reason.
     pub fn status(self) -> u16 {
         match self {
             Self::RequestLineTooLong => 414,
@@ -225,8 +224,8 @@ impl HeadError {
     }
 }
 
-/// How far a head is parsed. Each line is parsed once, however the bytes arrive, so that a head that
-/// comes byte by byte costs no more than its length.
+/// How much of a head is parsed. Each line is parsed once, however its bytes arrive. So a head that arrives byte by
+/// byte costs no more than its length.
 ///
 /// ```text
 /// first line ──► headers ──(empty line)──► done
@@ -235,13 +234,13 @@ impl HeadError {
 pub(crate) struct Progress {
     /// Start of the first line that is not yet parsed.
     pub(crate) at: usize,
-    /// Bytes in which no further end of a line was found.
+    /// How many bytes were already searched for the end of the line.
     seen: usize,
     pub(crate) first_line_done: bool,
 }
 
 impl Progress {
-    /// Whether new bytes may complete a line since the last attempt.
+    /// Whether the new bytes may complete a line.
     fn worth_a_look(&mut self, bytes: &[u8], limit: usize) -> bool {
         let fresh = bytes.get(self.seen..).unwrap_or_default();
         let look = self.seen == 0 || bytes.len() >= limit || fresh.contains(&b'\n');

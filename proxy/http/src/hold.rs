@@ -1,4 +1,5 @@
-//! Requests held before they are relayed: whole for copies of them, and bodies for those that decide on them.
+//! Holds requests before they are relayed: completely to copy them, or their bodies for authorization and other
+//! decisions.
 #![expect(clippy::arithmetic_side_effects, reason = "positions within received bytes")]
 
 use std::future::poll_fn;
@@ -13,7 +14,8 @@ use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, Version};
 
-/// Most bytes of a request of HTTP/1 that are read ahead, framing included, for its body: less than the largest buffer.
+/// Most bytes of an HTTP/1 request, including framing, that are read in advance for its body: less than the largest
+/// buffer.
 const MAX_AHEAD: usize = 128 * 1024;
 
 /// Sent to a client that waits for it before it sends a body (RFC 9110 section 10.1.1).
@@ -22,15 +24,15 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// The content of a request's body, without framing and trailers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldBody {
-    /// As far as it was read.
+    /// The bytes that were read.
     pub content: Vec<u8>,
-    /// Whether this is all of it.
+    /// Whether they are the whole content.
     pub is_whole: bool,
 }
 
 impl<S: Io> Conn<S> {
-    /// Waits until all of `request` is here. Returns its bytes, framing included; `None` if it is longer
-    /// than `limit`, or does not come to its end. The relay still finds all that was read.
+    /// Waits until all of `request` has been received. Returns its bytes, including framing; `None` if it is longer
+    /// than `limit` or does not end. The relay still finds everything that was read.
     pub async fn hold(&mut self, request: &RequestHead, limit: usize) -> Option<&[u8]> {
         let length = loop {
             if let Some(length) = self.whole_request(request) {
@@ -49,8 +51,8 @@ impl<S: Io> Conn<S> {
         self.received.bytes().get(..length)
     }
 
-    /// Waits until the body of `request` is here, or more than `limit` bytes of it. The relay still finds all that was
-    /// read. There is no bound on the wait.
+    /// Waits until the body of `request` has been received, or more than `limit` bytes of it. The relay still finds
+    /// everything that was read. The wait has no time limit.
     ///
     /// # Errors
     /// The client has left, or its body cannot be read.
@@ -101,23 +103,22 @@ impl<S: Io> Conn<S> {
 }
 
 impl Call {
-    /// Waits until all of the call is here. Returns what it would be in HTTP/1; `None` if its body is
-    /// longer than `limit`, does not come to its end, or has trailers. The relay still finds all that
-    /// was read.
+    /// Waits until all of the call has been received. Returns it in the form of HTTP/1; `None` if its body is longer
+    /// than `limit` or does not end, or if it has trailers. The relay still finds everything that was read.
     pub async fn hold(&mut self, limit: usize) -> Option<Vec<u8>> {
         let whole = poll_fn(|cx| self.poll_hold(limit, cx)).await;
         (whole && self.trailers().is_none()).then(|| self.text())
     }
 
-    /// Waits until all of the call is here, to be copied. `false` if its body is longer than `limit`,
-    /// does not come to its end, or if it asks for another protocol. The relay still finds all that was
+    /// Waits until all of the call has been received, so that it can be copied. Returns `false` if its body is longer
+    /// than `limit` or does not end, or if it asks for another protocol. The relay still finds everything that was
     /// read.
     pub async fn hold_whole(&mut self, limit: usize) -> bool {
         !self.is_extended_connect() && poll_fn(|cx| self.poll_hold(limit, cx)).await
     }
 
-    /// Waits until the body is here, or more than `limit` bytes of it. The relay still finds all that was read. There
-    /// is no bound on the wait.
+    /// Waits until the body has been received, or more than `limit` bytes of it. The relay still finds everything that
+    /// was read. The wait has no time limit.
     ///
     /// # Errors
     /// The client has left.
@@ -163,7 +164,7 @@ impl Call {
         }
     }
 
-    /// The call as a request of HTTP/1.
+    /// The call in the form of an HTTP/1 request.
     fn text(&self) -> Vec<u8> {
         let view = self.view();
         let mut text = Vec::new();
@@ -179,7 +180,7 @@ impl Call {
         for (name, value) in view.headers() {
             match name {
                 "host" | "content-length" => {}
-                // An option of one connection in HTTP/1.
+                // In HTTP/1, `te` is for one connection only.
                 "te" => {
                     header("connection", b"te");
                     header(name, value);

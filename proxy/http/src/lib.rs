@@ -1,9 +1,9 @@
 //! The HTTP engine of the data plane: heads are parsed once in place and forwarded with edits, or
 //! translated to the other version of HTTP; bodies are passed on as they arrive.
 //!
-//! A worker reads a request from a client's [`Conn`], decides where it goes from its
-//! [`RequestView`], and hands both connections to [`exchange`], which relays the request and the
-//! response at the same time and reports how it went and whether each connection can be used again.
+//! A worker reads a request from a client's [`Conn`], decides from its [`RequestView`] where to send it, and passes
+//! both connections to [`exchange`]. That relays the request and the response at the same time, and reports the result
+//! and whether each connection can be used again.
 //!
 //! ```text
 //!            read_request                     exchange
@@ -11,17 +11,17 @@
 //!              ◄────────────── Exchange ◄──────────────
 //! ```
 //!
-//! A request of HTTP/2 is a [`Call`], made of what [`leno_h2::Accept`] yields; a server of HTTP/2 is a
-//! [`leno_h2::Client`]. [`h1_to_h2`], [`h2_to_h1`] and [`h2_to_h2`] do for them what [`exchange`]
-//! does for HTTP/1, with the same [`Order`] and the same [`Exchange`] as the result.
+//! An HTTP/2 request is a [`Call`], created from what [`leno_h2::Accept`] yields; an HTTP/2 server is a
+//! [`leno_h2::Client`]. For these, [`h1_to_h2`], [`h2_to_h1`] and [`h2_to_h2`] do what [`exchange`] does for HTTP/1,
+//! with the same [`Order`] and the same [`Exchange`] as the result.
 //!
-//! The engine knows HTTP and nothing of routes, policies, pools or TLS: a stream is any type that
-//! implements [`Io`]. Both sides are held strictly to RFC 9112: what two parsers could read in
-//! different ways is refused, and no byte behind a message's end goes out with it.
+//! The engine implements HTTP. It knows no routes, policies, pools or TLS: a stream is any type that implements [`Io`].
+//! It holds both sides strictly to RFC 9112: what two parsers could interpret differently is refused, and no byte
+//! behind the end of a message is sent with it.
 //!
-//! An idle connection holds no buffer, a busy one holds a pooled buffer for each direction, and an
-//! exchange in steady state makes four system calls on data and no allocation. Read first: [`Conn`],
-//! [`exchange`], [`BodyWalker`], whose events HTTP/2 shares.
+//! An idle connection holds no buffer. A busy one holds a pooled buffer for each direction, and an exchange in steady
+//! state needs four system calls for data and no allocation. Read first: [`Conn`], [`exchange`], and [`BodyWalker`],
+//! whose events are also used for HTTP/2.
 
 #![cfg_attr(
     not(test),

@@ -1,46 +1,44 @@
-//! The bounds a client or server is held to, each with the reason for its number.
+//! The limits for a client or a server, each with the reason for its number.
 
 use std::time::Duration;
 
 /// Largest head that can be parsed: positions inside a head are 16 bits wide.
 pub const MAX_HEAD_BYTES: usize = u16::MAX as usize;
 
-/// What a connection may cost. `Default` suits a sidecar.
+/// How much a connection may use. `Default` suits a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a request or response head, at most [`MAX_HEAD_BYTES`]. One more is answered
-    /// with 431. The default is the bound itself, four times what servers commonly take, so that
-    /// the application and not the mesh decides what is too much.
+    /// Most bytes of a request or response head, at most [`MAX_HEAD_BYTES`]. A longer request is answered with 431. The
+    /// default is this maximum, four times what servers commonly accept, so that the application and not the mesh
+    /// decides what is too long.
     pub head_bytes: usize,
-    /// Bytes of a request line including its line end; one more is answered with 414. Half of a
-    /// head, so that a long target still leaves room for headers.
+    /// Most bytes of a request line including its end. A longer one is answered with 414. It is half of a head, so that
+    /// a long target leaves room for headers.
     pub request_line_bytes: usize,
-    /// Header lines in one head; one more is answered with 431. Browsers send about 20; every
-    /// look-up is a walk over them.
+    /// Most header lines in one head. More are answered with 431. Browsers send about 20. Each look-up walks over all
+    /// of them.
     pub headers: usize,
-    /// How long a connection may wait for its next request. Long, because an idle connection
-    /// holds no buffer and because closing one races with a request already under way.
+    /// How long a connection may wait for its next request. This is long because an idle connection holds no buffer,
+    /// and because closing it may collide with a request that is on its way.
     pub idle: Duration,
-    /// How long a head may take from its first byte to its last (slow loris).
+    /// How long a head may take from its first byte to its last (a defence against "slow loris" clients).
     pub head: Duration,
-    /// How long an exchange may go on with no byte moved in either direction. It ends between
-    /// one and two times this. As long as the idle wait, for long polls.
+    /// How long an exchange may last without a byte in either direction. It ends after one to two times this. It is as
+    /// long as the idle wait, for long polls.
     pub stall: Duration,
-    /// How long an exchange may go on with no byte moved while its response has not begun, where that
-    /// is less than `stall`: a server that hangs answers no client, while a download that pauses has
-    /// begun. It ends between one and two times this.
+    /// The same while the response has not begun, if this is less than `stall`: a server that hangs answers no client,
+    /// but a download that pauses has begun. The exchange ends after one to two times this.
     pub response_wait: Duration,
-    /// Holds streams that are relayed between two connections of HTTP/2 to `stall`, too, once their
-    /// response has begun. Not by itself: a watch may be quiet for hours, and costs next to nothing.
+    /// Also applies `stall` to streams between two HTTP/2 connections once their response has begun. This is off by
+    /// default: a watch may be quiet for hours, and costs almost nothing.
     pub stall_streams: bool,
-    /// How long a side may take none of the bytes that are ready for it. They hold one of the proxy's
-    /// buffers.
+    /// How long a side may read none of the bytes that are ready for it. They occupy one of the proxy's buffers.
     pub write_stall: Duration,
-    /// How long to wait for the rest of a request whose response is already complete, counted
-    /// from the last byte of it that the server took, and for the client to close after us. A
-    /// reset in that time could destroy the response.
+    /// How long to wait for the rest of a request whose response is complete, counted from the last byte that the
+    /// server accepted, and for the client to close its side after the proxy. A reset in that time could destroy the
+    /// response.
     pub linger: Duration,
-    /// Bytes read and thrown away while lingering in a close.
+    /// Most bytes that are read and discarded while lingering before a close.
     pub linger_bytes: usize,
 }
 
@@ -63,7 +61,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How long nothing may move, `silent` while no response has begun.
+    /// How long an exchange may last without a byte. `silent`: its response has not begun.
     #[must_use]
     pub fn stall_while(&self, silent: bool) -> Duration {
         if silent { self.stall.min(self.response_wait) } else { self.stall }

@@ -9,13 +9,12 @@ use std::cell::{Cell, RefCell};
 
 use leno_transport::budget;
 
-/// Sizes of buffers. The smallest holds a usual head with a small body (one page); the third
-/// holds the largest head; the largest is what one read of a bulk stream can use before it falls
-/// out of the processor's cache.
+/// Sizes of buffers. The smallest is one page and holds a usual head with a small body. The third holds the largest
+/// head. The largest is the most that one read of a bulk stream can use before it no longer fits into the processor's
+/// cache.
 const SIZES: [usize; 4] = [4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 
-/// Free buffers kept of each size: at most 0.5 MiB a size, 2 MiB a worker. What is given back
-/// beyond that is freed.
+/// Free buffers kept of each size: at most 0.5 MiB of a size, 2 MiB in a worker. Further ones are freed.
 const KEPT: [usize; 4] = [128, 32, 8, 2];
 
 /// The index of a buffer's size in the table of sizes.
@@ -24,8 +23,8 @@ pub(crate) struct Class(u8);
 
 impl Class {
     pub(crate) const SMALLEST: Self = Self(0);
-    /// Where a connection starts after a message, whatever the size of that message was: learnt
-    /// from it, but not so large that many connections could hold much.
+    /// The largest initial size for the next message. The initial size is learned from the last message, but is limited
+    /// so that many connections cannot hold much memory.
     pub(crate) const LARGEST_AT_START: Self = Self(1);
 
     pub(crate) fn size(self) -> usize {
@@ -50,16 +49,16 @@ impl Class {
     }
 }
 
-/// What a worker's buffers are doing, by size.
+/// The state of a worker's buffers, by size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Sizes in bytes.
     pub sizes: [usize; SIZES.len()],
     /// Buffers in use.
     pub used: [usize; SIZES.len()],
-    /// Buffers waiting in the free lists.
+    /// Buffers in the free lists.
     pub free: [usize; SIZES.len()],
-    /// Buffers made since the thread started, because no free one was there.
+    /// Buffers allocated since the thread started, because no free one was available.
     pub made: u64,
     /// Buffers freed since the thread started, because the free list was full.
     pub freed: u64,
@@ -76,7 +75,7 @@ pub fn pool_stats() -> PoolStats {
     })
 }
 
-/// Frees the calling thread's free buffers, for a worker that has gone quiet.
+/// Frees the calling thread's free buffers, for a worker that is idle.
 pub fn trim_pool() {
     POOL.with(|pool| {
         for list in &pool.free {
@@ -86,9 +85,8 @@ pub fn trim_pool() {
     });
 }
 
-/// Bytes from the pool; given back to the pool of the thread that drops it. The empty buffer
-/// (`Default`) owns nothing. What is in use is charged to the worker's budget, which the free lists
-/// with their fixed bound are no part of.
+/// Bytes from the pool. They return to the pool of the thread that drops them. The empty buffer (`Default`) owns
+/// nothing. Buffers in use are charged to the worker's budget. The free lists are not, because they have a fixed limit.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -99,7 +97,7 @@ impl Buffer {
     pub(crate) fn take(class: Class) -> Self {
         let bytes = POOL
             .try_with(|pool| pool.take(class))
-            // The thread is ending and its pool is gone.
+            // The thread is ending, and its pool no longer exists.
             .unwrap_or_else(|_| fresh(class.0 as usize));
         Self { bytes, class: class.0 }
     }
@@ -127,7 +125,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if !self.bytes.is_empty() {
             let bytes = std::mem::take(&mut self.bytes);
-            // An error means that the thread is ending: the buffer is freed.
+            // An error means that the thread is ending; then the buffer is freed.
             let _ = POOL.try_with(|pool| pool.give(self.class as usize, bytes));
         }
     }
@@ -158,7 +156,7 @@ impl Pool {
     }
 
     fn give(&self, class: usize, bytes: Box<[u8]>) {
-        // A buffer may come from another thread, whose count keeps it.
+        // The buffer may come from another thread, whose count still includes it.
         self.used[class].set(self.used[class].get().saturating_sub(1));
         budget::credit(SIZES[class]);
         let mut list = self.free[class].borrow_mut();

@@ -16,9 +16,9 @@ use tokio::io::ReadBuf;
 use crate::Io;
 use crate::pool::{Buffer, Class};
 
-/// A buffer that exists only while it holds bytes. It grows with the stream and shrinks again: a read
-/// that fills it makes the next one larger, a read that uses less than an eighth makes it smaller.
-/// While the worker's budget is short, the next one is the smallest.
+/// A buffer that exists only while it holds bytes. It adapts to the stream: after a read that fills it the next buffer
+/// is larger, and after a read that uses less than an eighth the next one is smaller. While the worker's budget is
+/// short, the next one is the smallest.
 #[derive(Debug)]
 pub(crate) struct Received {
     buffer: Buffer,
@@ -33,7 +33,7 @@ impl Received {
         Self { buffer, start: 0, end: 0, next: Class::SMALLEST }
     }
 
-    /// Bytes that were read before the connection was known to speak HTTP.
+    /// Starts with bytes that were read before the connection was known to carry HTTP.
     pub(crate) fn with_bytes(bytes: &[u8]) -> Self {
         let class = Class::holding(bytes.len());
         let mut received = Self::new(Buffer::default());
@@ -72,20 +72,20 @@ impl Received {
         }
     }
 
-    /// Removes bytes from the middle. Positions before them stay.
+    /// Removes bytes from the middle. The positions before them stay valid.
     pub(crate) fn remove(&mut self, range: Range<usize>) {
         self.buffer.copy_within(self.start + range.end..self.end, self.start + range.start);
         self.end -= range.len();
         self.consume(0);
     }
 
-    /// Ends a message: the next one starts with a modest buffer again.
+    /// Ends a message: the next one starts with a small buffer again.
     pub(crate) fn settle(&mut self) {
         self.next = self.next.min(Class::LARGEST_AT_START);
     }
 
-    /// Reads once. Takes a buffer only when there is something to read and holds none while
-    /// pending. `Ok(0)` is the end of the stream.
+    /// Reads once. It takes a buffer only when there is something to read, and holds none while pending. `Ok(0)` is the
+    /// end of the stream.
     pub(crate) fn poll_fill<S: Io>(
         &mut self,
         io: &mut S,
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn grows_while_held_and_shrinks_when_little_comes() {
+    async fn the_buffer_grows_while_it_is_held_and_shrinks_after_short_reads() {
         let (mut near, mut far) = tokio::io::duplex(1 << 20);
         let mut received = Received::new(Buffer::default());
         far.write_all(&[7; 40_000]).await.unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pending_holds_no_buffer() {
+    async fn a_pending_read_holds_no_buffer() {
         let (mut near, _far) = tokio::io::duplex(64);
         let mut received = Received::new(Buffer::default());
         poll_fn(|cx| {

@@ -1,4 +1,5 @@
-//! The requests of one client's connection, one after the other, and what is left of it after each.
+//! Serves the requests of one client's connection, one after the other, and decides after each whether the connection
+//! stays open.
 
 mod streams;
 
@@ -14,25 +15,25 @@ use crate::limits::Limits;
 
 pub use streams::serve_streams;
 
-/// The status counted when the client left before there was one (as nginx has it).
+/// The status that is counted if the client left before there was one (the same as in nginx).
 const CLIENT_LEFT: u16 = 499;
 
-/// What becomes of the client's connection after a request.
+/// What happens to the client's connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It stands at the start of the next request.
+    /// It is ready for the next request.
     Next,
-    /// It ends in order.
+    /// It is closed properly.
     Close,
-    /// It is cut: what the client has received is not the whole of a response. The cause is for a client that is
-    /// another proxy.
+    /// It is reset, because the client has received a truncated response. The cause is for a client that is another
+    /// proxy.
     Abort(Option<Report>),
 }
 
-/// Serves requests until the client is done: `request` serves each one whose first byte is here, mostly by
-/// [`serve_begun`]. Once `leave` is ready, a client that sends nothing is done.
+/// Serves requests until the client leaves or ends its stream. `request` serves each request whose first byte has been
+/// received, mostly by [`serve_begun`]. Once `leave` is ready, the connection of an idle client is closed.
 ///
-/// The connection is in a box, since it is passed on several times for each request.
+/// The connection is boxed, because it is moved several times for each request.
 pub async fn serve<S: Io>(
     mut client: Box<Conn<S>>,
     (limits, leave): (&Limits, impl Future<Output = ()>),
@@ -51,8 +52,8 @@ pub async fn serve<S: Io>(
     client.close(limits).await;
 }
 
-/// Serves one request that has begun: `forward` it if it can be read; otherwise answer it, and report the
-/// status and the cause to `refused`.
+/// Serves one request that has begun. If it can be read, `forward` handles it; otherwise it is answered, and `refused`
+/// gets the status and the cause.
 pub async fn serve_begun<S: Io>(
     client: &mut Conn<S>,
     limits: &Limits,
@@ -67,7 +68,7 @@ pub async fn serve_begun<S: Io>(
             if let Some(status) = failure.status() {
                 let cause = failure.cause.label();
                 refused(status, cause);
-                // An error: the client has left already.
+                // An error means that the client has left already.
                 let _gone = client.respond(None, &Answer::error(status, cause)).await;
             }
             After::Close
@@ -76,12 +77,12 @@ pub async fn serve_begun<S: Io>(
 }
 
 impl<S: Io> Conn<S> {
-    /// Answers a request in place of a server, with `cause` in `leno-error`.
+    /// Answers a request in place of a server, with `cause` in the `leno-error` header.
     pub async fn fail(&mut self, request: &RequestHead, status: u16, cause: &str) -> After {
         self.answer(request, &Answer::error(status, cause)).await
     }
 
-    /// The same with any answer.
+    /// Answers a request with any answer.
     pub async fn answer(&mut self, request: &RequestHead, answer: &Answer<'_>) -> After {
         match self.respond(Some(request), answer).await {
             Ok(true) => After::Next,
@@ -90,7 +91,7 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// The same, and the last answer of the connection.
+    /// Answers a request with any answer, which is the last on this connection.
     pub async fn answer_last(&mut self, request: &RequestHead, answer: &Answer<'_>) -> After {
         match self.respond_and(Some(request), answer, false).await {
             Ok(_) => After::Close,
@@ -98,8 +99,8 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// What an exchange leaves of the client's connection. Where it has failed and nothing of a
-    /// response was forwarded, the client is answered first.
+    /// What happens to the client's connection after an exchange. If the exchange has failed and no part of a response
+    /// was forwarded, the client is answered first.
     pub async fn conclude(&mut self, request: &RequestHead, done: &Exchange) -> After {
         match &done.failure {
             None if done.client_reusable => After::Next,
@@ -115,14 +116,14 @@ impl<S: Io> Conn<S> {
 }
 
 impl Exchange {
-    /// The status to count: the response's, else that of the answer in its place, else 499 for a
-    /// client that left.
+    /// The status to count: that of the response, else that of the answer that replaced it, else 499 for a client that
+    /// left.
     pub fn counted_status(&self) -> u16 {
         let answered = self.failure.as_ref().and_then(Failure::status);
         self.status.or(answered).unwrap_or(CLIENT_LEFT)
     }
 
-    /// Why it failed, for metrics and the access log.
+    /// Why the exchange failed, for metrics and the access log.
     pub fn error(&self) -> Option<&'static str> {
         self.failure.as_ref().map(|failure| failure.cause.label())
     }

@@ -1,4 +1,4 @@
-//! Tasks that serve one request, or one connection, after another.
+//! Tasks that serve one request or one connection after another.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,16 +7,15 @@ use std::task::{Poll, Waker};
 
 use leno_transport::spawn_contained;
 
-/// Free tasks kept by one worker: what bursts leave behind, at some kilobytes each. More of them
-/// end with their request.
+/// Most free tasks that a worker keeps after a burst, with some kilobytes each. Further ones end after their request.
 const KEPT: usize = 256;
 
-/// The tasks of one worker that serve requests of HTTP/2, or connections. One that has served its request waits for
-/// another, since to make a task costs more than most of what it does: its memory, and everything
-/// that it is going to hold moved there.
+/// The tasks of one worker that serve HTTP/2 requests or connections. A task that has served its request waits for
+/// another one. Creating a task would cost more than most of its work: its memory must be allocated, and everything
+/// that it holds must be moved into it.
 pub struct Tasks<J> {
     free: RefCell<Vec<Rc<Seat<J>>>>,
-    /// The fewest that were free since the last sweep.
+    /// The lowest number of free tasks since the last sweep.
     spare: Cell<usize>,
 }
 
@@ -28,14 +27,14 @@ struct Seat<J> {
 }
 
 impl<J: 'static> Tasks<J> {
-    /// Without a task.
+    /// Starts without tasks.
     #[must_use]
     pub fn new() -> Rc<Self> {
         Rc::new(Self { free: RefCell::default(), spare: Cell::new(0) })
     }
 
-    /// Lets a task do `serve` with `job`. All calls must give the same `serve`, since a task keeps
-    /// the one that it was made with.
+    /// Runs `serve` with `job` in a task. All calls must pass the same `serve`, because a task keeps the one with which
+    /// it was created.
     pub fn run(self: &Rc<Self>, job: J, serve: impl AsyncFn(J) + 'static) {
         let free = self.free.borrow_mut().pop();
         if let Some(seat) = free {
@@ -55,7 +54,7 @@ impl<J: 'static> Tasks<J> {
         });
     }
 
-    /// Ends the tasks that were not needed since the last call. To be called every few seconds.
+    /// Ends the tasks that were not needed since the last call. Must be called every few seconds.
     pub fn sweep(&self) {
         let mut free = self.free.borrow_mut();
         let spare = self.spare.get().min(free.len());
@@ -65,7 +64,7 @@ impl<J: 'static> Tasks<J> {
         self.spare.set(free.len());
     }
 
-    /// How many wait for a request.
+    /// How many tasks wait for a request.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.borrow().len()
@@ -77,7 +76,7 @@ impl<J> Seat<J> {
         Self { job: Cell::new(None), waker: RefCell::new(None), dismissed: Cell::new(false) }
     }
 
-    /// The next job; none if there is no place to wait in, or it was dismissed.
+    /// The next job; `None` if there is no room in the free list, or the task was dismissed.
     async fn wait(self: &Rc<Self>, tasks: &Weak<Tasks<J>>) -> Option<J> {
         {
             let tasks = tasks.upgrade()?;
@@ -108,7 +107,7 @@ impl<J> Seat<J> {
         self.wake();
     }
 
-    /// Before its first wait a task needs no waking: it looks for a job by itself.
+    /// Before its first wait a task has no waker and needs none: it looks for a job by itself.
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -116,7 +115,7 @@ impl<J> Seat<J> {
     }
 }
 
-/// Nobody can give them anything to do any more.
+/// Without this value the free tasks can get no more jobs.
 impl<J> Drop for Tasks<J> {
     fn drop(&mut self) {
         for seat in self.free.get_mut().drain(..) {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_another_are_served_by_one_task() {
+    fn requests_one_after_another_are_served_by_one_task() {
         run(async |tasks| {
             let (said, mut heard) = mpsc::unbounded_channel();
             let mut ids = Vec::new();
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_keeps_no_other_from_being_served() {
+    fn a_request_that_waits_does_not_block_others() {
         run(async |tasks| {
             let (said, mut heard) = mpsc::unbounded_channel();
             let (go, wait) = oneshot::channel();
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_not_needed_end() {
+    fn tasks_that_are_not_needed_end() {
         run(async |tasks| {
             let (said, mut heard) = mpsc::unbounded_channel();
             for number in 0..10 {

@@ -1,4 +1,4 @@
-//! Heads from one version of HTTP to the other, straight from bytes to fields and back.
+//! Translates heads from one version of HTTP to the other, directly between bytes and fields.
 //!
 //! ```text
 //! HTTP/1 ── request::to_h2 ──► fields ── request::to_h1 ──► HTTP/1
@@ -23,8 +23,8 @@ use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
 /// Room for a name without an allocation.
 type Name = SmallVec<[u8; 64]>;
 
-/// The end-to-end header lines of an HTTP/1 head, as fields. `edits` tell which of those that only the
-/// mesh may set are forwarded.
+/// Appends the end-to-end header lines of an HTTP/1 head as fields. `edits` determine which of the headers that only
+/// the mesh may set are forwarded.
 fn push_headers(
     block: &mut Block,
     (headers, meaning): (&Headers, &Meaning),

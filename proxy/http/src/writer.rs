@@ -1,9 +1,9 @@
-//! Heads being written, into a pooled buffer that grows.
+//! Writes heads into a pooled buffer that grows.
 
 use crate::head::HeadError;
 use crate::pool::{Buffer, Class};
 
-/// A message's head, and perhaps its body, as bytes.
+/// A message's head, perhaps with its body, as bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
     buffer: Buffer,
@@ -16,9 +16,9 @@ impl Rendered {
     }
 }
 
-/// Writes into a buffer that is replaced by the next larger one when it is full. The bound is the
-/// largest buffer, 256 KiB, four times the largest head that a client or a server may send; beyond
-/// it, [`finish`](Self::finish) reports that the head is too large.
+/// Writes into a buffer that is replaced by the next larger one when it is full. The limit is the largest buffer, 256
+/// KiB, which is four times the largest head that a client or a server may send. Beyond it, [`finish`](Self::finish)
+/// reports that the head is too large.
 #[derive(Debug)]
 pub(crate) struct Writer {
     out: Rendered,
@@ -26,7 +26,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Begins with a buffer that holds `bytes`, or with the largest one.
+    /// Starts with a buffer that holds `bytes`, or with the largest one.
     pub(crate) fn with_room(bytes: usize) -> Self {
         Self::with_buffer(Class::holding(bytes))
     }
@@ -46,7 +46,8 @@ impl Writer {
         }
     }
 
-    /// The same; returns the bytes in the buffer, for changes. Empty if they do not fit.
+    /// Writes bytes, and returns them in the buffer so that they can be changed. The result is empty if they do not
+    /// fit.
     pub(crate) fn put_part(&mut self, bytes: &[u8]) -> &mut [u8] {
         self.put(bytes);
         let Rendered { buffer, length } = &mut self.out;
@@ -59,7 +60,7 @@ impl Writer {
     }
 
     pub(crate) fn put_number(&mut self, mut number: u64) {
-        /// Digits of the largest number.
+        /// The number of digits of the largest number.
         const DIGITS: usize = 20;
         let mut digits = [0; DIGITS];
         for digit in digits.iter_mut().rev() {
@@ -73,7 +74,7 @@ impl Writer {
         self.put(digits.get(zeros..).unwrap_or_default());
     }
 
-    /// Bytes that fit without a larger buffer.
+    /// How many bytes fit without a larger buffer.
     pub(crate) fn room(&self) -> usize {
         self.out.buffer.len().saturating_sub(self.out.length)
     }

@@ -55,7 +55,7 @@ fn a_steady_exchange_allocates_nothing() {
             assert!(done.failure.is_none() && done.client_reusable && done.server_reusable);
             counts.push(ALLOCATIONS.get() - before);
         }
-        // The edits of a head with all kinds of headers cost none either.
+        // The edits of a head with all kinds of headers allocate nothing either.
         let before = ALLOCATIONS.get();
         let proxy = async {
             let request = client.read_request(&limits).await.unwrap().unwrap();

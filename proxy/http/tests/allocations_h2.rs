@@ -15,7 +15,7 @@ mod counting;
 use counting::ALLOCATIONS;
 
 const ROUNDS: usize = 60;
-/// Rounds that take buffers, slots and timers, and fill the tables of header compression.
+/// Rounds that allocate buffers, slots and timers, and fill the tables of header compression.
 const FIRST: usize = 30;
 
 const REQUEST: &str = "POST /path?query HTTP/1.1\r\nHost: a\r\nUser-Agent: x\r\nX-Id: 1\r\n\
@@ -32,7 +32,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (far, near)
 }
 
-/// What happens on the HTTP/2 connections between the first proxy and the last.
+/// One request at the proxy in the middle, between the HTTP/2 connections of the first and the last proxy.
 async fn middle(accept: &mut Accept, client: &Client, limits: &Limits) {
     let mut call = Call::from_mesh(accept.accept().await.unwrap());
     let mut order = Order { mesh: true, ..Order::new(limits) };
@@ -53,7 +53,7 @@ async fn first(client: &mut Conn<TcpStream>, server: &Client, limits: &Limits) {
     assert!(done.failure.is_none() && done.client_reusable, "{:?}", done.failure);
 }
 
-/// Allocations of each round: HTTP/1, three proxies with HTTP/2 between them, HTTP/1.
+/// Allocations of each round through three proxies, with HTTP/1 at both ends and HTTP/2 between them.
 async fn rounds() -> Vec<u64> {
     let limits = Limits::default();
     let h2_limits = Rc::new(leno_h2::Limits::default());

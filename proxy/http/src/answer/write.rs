@@ -1,4 +1,4 @@
-//! Writing an answer to a client of HTTP/1, within a time of its own.
+//! Writes an answer to an HTTP/1 client, with a time limit of its own.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use crate::Io;
 use crate::conn::{Conn, poll_write_some};
 
-/// How long a client may take to read an answer of the mesh's own: an error, or a page of the admin
-/// server. Such answers mostly fit into the socket's buffer. A client that needs longer does not read,
-/// and would keep its place among the connections for ever.
+/// How long a client may take to read an answer that the mesh generates: an error, or a page of the admin server. Such
+/// answers mostly fit into the socket's buffer. A client that needs longer does not read, and without this limit it
+/// would occupy a connection forever.
 pub(crate) const ANSWER_WRITE: Duration = Duration::from_secs(30);
 
 thread_local! {
@@ -30,7 +30,7 @@ impl<S: Io> Conn<S> {
     /// Writes a head and a body.
     ///
     /// # Errors
-    /// The connection broke, or the client did not read all of it within [`ANSWER_WRITE`].
+    /// The connection broke, or the client did not read everything within [`ANSWER_WRITE`].
     pub(crate) async fn write_answer(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
         #[expect(
             clippy::arithmetic_side_effects,

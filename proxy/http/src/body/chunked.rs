@@ -1,26 +1,26 @@
-//! Chunked framing (RFC 9112 section 7.1), parsed strictly: bytes that two parsers could read
-//! differently are refused.
+//! Chunked framing (RFC 9112 section 7.1), parsed strictly: bytes that two parsers could interpret differently are
+//! refused.
 
 use leno_h2::{is_reserved, may_be_trailer};
 
 use super::{BodyError, Event};
 use crate::head::{ConnectionOptions, in_token, is_text, split_before, text_end};
 
-/// Digits of a chunk's size. 15 cannot overflow, and no chunk is longer.
+/// Digits of a chunk's size. 15 cannot overflow, and no chunk is that long.
 const SIZE_DIGITS: u8 = 15;
 
-/// How many bytes of chunk framing may come in excess of what the data justifies, so that a sender
-/// cannot make the proxy carry extensions instead of content. Go's net/http counts alike.
+/// How many bytes of chunk framing may be sent beyond what the data justifies, so that a sender cannot make the proxy
+/// carry extensions in place of content. Go's net/http has the same limit.
 const EXCESS_BYTES: u64 = 16 * 1024;
 
 /// Framing bytes that each chunk may have for free: its size and line ends.
 const FREE_PER_CHUNK: u64 = 32;
 
-/// Bytes of a trailer section; servers commonly take 8 KiB of headers.
+/// Most bytes of a trailer section; servers commonly accept 8 KiB of headers.
 const TRAILER_BYTES: usize = 16 * 1024;
 
-/// Trailers that end the message as malformed: a parser that merges them into the head reads another
-/// length or another host than this one. Other trailers that RFC 9110 section 6.5.1 forbids are removed.
+/// Trailers that make a message malformed: a parser that merges them into the head gets another length or another host.
+/// Other trailers that RFC 9110 section 6.5.1 forbids are removed.
 const REFUSED: [&str; 3] = ["content-length", "host", "transfer-encoding"];
 
 /// ```text
@@ -44,14 +44,14 @@ enum State {
 #[derive(Debug, Clone)]
 pub(super) struct Chunked {
     state: State,
-    /// Digits of the size seen.
+    /// Digits of the size so far.
     digits: u8,
     /// Bytes of the current chunk that are still to come.
     left: u64,
     excess: u64,
-    /// Bytes of trailer lines taken so far.
+    /// Bytes of trailer lines so far.
     trailer_bytes: usize,
-    /// Fields that the head's `Connection` names: they end at this hop, as trailers too.
+    /// Fields that the head's `Connection` names: they are for this hop only, also as trailers.
     options: Option<ConnectionOptions>,
 }
 
@@ -130,8 +130,8 @@ impl Chunked {
         State::Data
     }
 
-    /// Takes whole lines only, because the end of a name decides whether its line is forwarded. The
-    /// caller passes what is left of a line again, with the bytes that follow.
+    /// Accepts whole lines only, because whether a line is forwarded is known only at the end of its name. The caller
+    /// passes the rest of a line again, with the bytes that follow.
     fn next_trailers(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !matches!(rest, [] | [b'\r'])) {
@@ -158,13 +158,13 @@ impl Chunked {
         Ok(if at > 0 { self.trailers(at) } else { (0, None) })
     }
 
-    /// The first `length` bytes are lines that are forwarded.
+    /// The first `length` bytes are lines to forward.
     fn trailers(&mut self, length: usize) -> (usize, Option<Event>) {
         self.trailer_bytes += length;
         (length, Some(Event::Trailers(0..length)))
     }
 
-    /// The line at the start of `bytes`. `None`: its end is still to come.
+    /// The line at the start of `bytes`. `None` if it is incomplete.
     fn trailer_line(&self, bytes: &[u8]) -> Result<Option<TrailerLine>, BodyError> {
         let Some((name, rest)) = split_before(bytes, |byte| !in_token(byte)) else {
             return Ok(None);

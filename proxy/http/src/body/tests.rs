@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The content, the trailers, and how many bytes the body takes up; `None` while unfinished.
+/// The content, the trailers, and how many bytes the body occupies; `None` while it is incomplete.
 type Walked = Result<Option<(Vec<u8>, Vec<u8>, usize)>, BodyError>;
 
 fn walk(framing: Framing, bytes: &[u8], cuts: &[usize]) -> Walked {
@@ -23,7 +23,7 @@ fn walk(framing: Framing, bytes: &[u8], cuts: &[usize]) -> Walked {
                 return Ok(Some((content, trailers, at)));
             }
             if count == 0 {
-                // The beginning of a trailer line waits for its end.
+                // Only the beginning of a trailer line is left.
                 break;
             }
         }
@@ -58,7 +58,7 @@ fn chunks_and_trailers() {
 }
 
 #[test]
-fn trailers_that_are_not_forwarded_are_told_apart() {
+fn trailers_that_are_not_forwarded_are_marked() {
     let text =
         "0\r\nTE: x\r\na: b\r\nAuthorization: c\r\nset-cookie: d\r\nC:\r\nif-match: e\r\n\r\n";
     let expected = Some((String::new(), "a: b\r\nC:\r\n".to_owned(), text.len()));
@@ -110,7 +110,7 @@ fn refused_chunks() {
 }
 
 #[test]
-fn small_chunks_and_modest_extensions_may_go_on_for_ever() {
+fn small_chunks_and_short_extensions_are_accepted_without_end() {
     let text = "1;ext=12345678\r\nx\r\n".repeat(100_000) + "0\r\n\r\n";
     assert_eq!(chunked(&text).unwrap().unwrap().0.len(), 100_000);
 }
@@ -123,14 +123,14 @@ fn length_and_close() {
     assert_eq!(walked, Ok(Some((b"abc".to_vec(), vec![], 3))));
     let mut walker = BodyWalker::new(Framing::Length(3));
     assert_eq!(walker.walk(b"ab"), Ok(2));
-    assert!(!walker.finish(), "the end of the stream is no end of this body");
+    assert!(!walker.finish(), "the end of the stream is not the end of this body");
     let mut walker = BodyWalker::new(Framing::UntilClose);
     assert_eq!(walker.walk(b"ab"), Ok(2));
     assert!(!walker.is_done() && walker.finish());
     assert_eq!(walker.next(b"x"), Ok((0, Some(Event::End))));
 }
 
-/// A chunked body, mostly a proper one, with bytes behind it.
+/// A chunked body, mostly a valid one, with bytes behind it.
 fn near_chunked() -> impl Strategy<Value = Vec<u8>> {
     let chunk =
         (prop::collection::vec(any::<u8>(), 1..40), prop::sample::select(&["", ";a=b"][..]))
@@ -149,18 +149,18 @@ fn near_chunked() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn cutting_makes_no_difference(bytes in near_chunked(), mut cuts in prop::collection::vec(1usize..400, 0..9)) {
+    fn the_way_the_bytes_are_split_makes_no_difference(bytes in near_chunked(), mut cuts in prop::collection::vec(1usize..400, 0..9)) {
         cuts.sort_unstable();
         let whole = walk(Framing::Chunked, &bytes, &[]);
         let every: Vec<usize> = (1..bytes.len()).collect();
         prop_assert_eq!(&walk(Framing::Chunked, &bytes, &cuts), &whole);
         prop_assert_eq!(&walk(Framing::Chunked, &bytes, &every), &whole);
-        // Passing on takes the same bytes as looking inside.
+        // `walk` finds the same end as `next`.
         let mut walker = BodyWalker::new(Framing::Chunked);
         match whole {
             Ok(Some((_, _, length))) => prop_assert_eq!(walker.walk(&bytes), Ok(length)),
             Ok(None) => {
-                // What is left is the beginning of a trailer line at most.
+                // The rest is at most the beginning of a trailer line.
                 let length = walker.walk(&bytes).unwrap();
                 let rest = &bytes[length..];
                 prop_assert!(!walker.is_done() && !rest.contains(&b'\n'), "{:?}", rest);

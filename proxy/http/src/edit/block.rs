@@ -1,4 +1,4 @@
-//! Edits of heads of HTTP/2.
+//! Edits of HTTP/2 heads.
 
 use leno_h2::{is_identity_field, is_mesh_field, remove_reserved};
 use leno_hpack::{Block, Token};
@@ -6,11 +6,11 @@ use leno_hpack::{Block, Token};
 use super::{Edits, HeaderLine, TRACE_NAME};
 use crate::head::absolute;
 
-/// The header in which proxies of the mesh tell each other what HTTP/2 loses of an HTTP/1 head.
+/// The header in which proxies of the mesh pass on the details of an HTTP/1 head that HTTP/2 cannot express.
 pub(crate) const INTERNAL: &[u8] = b"leno-h1";
 
-/// Whether a lower-case name belongs to one connection of HTTP/1 and has no place in HTTP/2 (RFC
-/// 9113 section 8.2.2), or is the mesh's own.
+/// Whether a field with this lower-case name concerns one HTTP/1 connection only and is not permitted in HTTP/2 (RFC
+/// 9113 section 8.2.2), or belongs to the mesh.
 pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
     matches!(
         name,
@@ -24,13 +24,13 @@ pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
     )
 }
 
-/// Applies `edits` to a head. `Host` stands for `:authority` and can be set, not removed.
+/// Applies `edits` to a head. `Host` means `:authority`, which can be set but not removed.
 pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     edit_fields(block, edits);
     add_trace(block, edits);
 }
 
-/// The same without the new `traceparent`, for which [`add_trace`] follows.
+/// The same without the new `traceparent`, which the caller adds with [`add_trace`].
 pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     if !edits.keep_mesh {
         remove_reserved(block, is_mesh_field);
@@ -55,8 +55,8 @@ pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     }
 }
 
-/// Adds the new `traceparent`, if there is one. It is the only field that differs in requests that are the same otherwise, so
-/// both ends of a connection repeat what is before it.
+/// Adds the new `traceparent`, if there is one. It comes last, because it is the only field that differs between
+/// otherwise equal requests: both ends of a connection can then reuse the encoding of everything before it.
 pub(crate) fn add_trace(block: &mut Block, edits: &Edits<'_>) {
     if let Some(line) = edits.trace {
         block.push(TRACE_NAME, line.value());

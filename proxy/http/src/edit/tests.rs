@@ -31,7 +31,7 @@ fn with(lines: &str) -> String {
 }
 
 #[test]
-fn what_need_not_change_is_one_piece() {
+fn an_unchanged_head_is_one_piece() {
     for lines in ["", "Connection: keep-alive\r\n", "TE: trailers\r\nConnection: TE\r\n"] {
         let text = with(lines);
         let mut head = RequestHead::default();
@@ -42,7 +42,7 @@ fn what_need_not_change_is_one_piece() {
 }
 
 #[test]
-fn a_request_loses_what_ends_at_this_hop() {
+fn headers_for_this_hop_are_removed_from_a_request() {
     let cases = [
         ("Connection: close\r\n", ""),
         ("connection: close\r\nX: 1\r\n", "X: 1\r\n"),
@@ -74,7 +74,7 @@ fn a_request_loses_what_ends_at_this_hop() {
 }
 
 #[test]
-fn a_request_of_http_1_0_asks_to_stay() {
+fn an_http_1_0_request_asks_to_keep_the_connection_open() {
     let text = "GET / HTTP/1.0\r\nA: b\r\n\r\n";
     let expected = "GET / HTTP/1.0\r\nA: b\r\nConnection: keep-alive\r\n\r\n";
     assert_eq!(request(text, &Edits::default()), expected);
@@ -86,7 +86,7 @@ fn a_request_of_http_1_0_asks_to_stay() {
 }
 
 #[test]
-fn the_callers_edits_keep_order_and_case_of_the_rest() {
+fn edits_keep_the_order_and_case_of_other_headers() {
     let set = [HeaderLine::new("X-Set", b" new ").unwrap()];
     let add = [HeaderLine::new("x-add", b"1").unwrap()];
     let target = Some(&b"/other?q"[..]);
@@ -103,7 +103,7 @@ fn the_callers_edits_keep_order_and_case_of_the_rest() {
 }
 
 #[test]
-fn a_trace_stands_in_place_of_what_was_received() {
+fn a_new_trace_replaces_the_received_one() {
     let value = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     let line = TraceLine::new(value);
     let edits = Edits { trace: Some(&line), ..Edits::default() };
@@ -122,7 +122,7 @@ fn a_trace_stands_in_place_of_what_was_received() {
 }
 
 #[test]
-fn a_response_says_what_becomes_of_the_clients_connection() {
+fn a_response_tells_the_client_whether_its_connection_stays_open() {
     use Version::{Http10, Http11};
     let cases = [
         ("HTTP/1.1", "", true, Http11, ""),

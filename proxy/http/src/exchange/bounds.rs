@@ -1,4 +1,4 @@
-//! The waits of an exchange, all on one timer.
+//! All time limits of an exchange, on one timer.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,8 +12,8 @@ use crate::departure::GrowingWait;
 use crate::failure::{Cause, Failure, Party};
 use crate::limits::Limits;
 
-/// `moves` in the methods is a number that grows with every byte moved. Comparing it saves reading the
-/// clock for each of them.
+/// In the methods, `moves` is a number that grows with every byte moved. Comparing it is cheaper than reading the clock
+/// for every byte.
 #[derive(Debug)]
 pub(super) struct Bounds {
     stall_until: Instant,
@@ -21,50 +21,50 @@ pub(super) struct Bounds {
     blocked: Option<(Instant, u64)>,
     linger: Option<(Instant, u64)>,
     deadline: Option<Instant>,
-    /// When to examine the connections, and how much had moved when that was last done.
+    /// When to check the connections next, and the `moves` at the last check.
     silence: (Instant, u64),
-    /// The same while an upload is stuck.
+    /// The checks while an upload is stuck.
     unread: Option<UnreadChecks>,
 }
 
-/// Checks of a client from which nothing is read.
+/// Checks of a client that is not being read.
 #[derive(Debug)]
 struct UnreadChecks {
     next: Instant,
     wait: GrowingWait,
-    /// How much had moved when they began.
+    /// The `moves` when the checks began.
     moves: u64,
 }
 
-/// Where an exchange stands that has to wait.
+/// The progress of an exchange that has to wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Progress {
     /// Grows with every byte that moves.
     pub(super) moves: u64,
-    /// The side that takes none of the bytes which wait for it.
+    /// The side that reads none of the bytes that are ready for it.
     pub(super) blocked: Option<Party>,
-    /// The rest of the request still goes out.
+    /// The rest of the request is still being sent.
     pub(super) sending: bool,
-    /// No response has begun; an interim one is none.
+    /// No final response has begun.
     pub(super) silent: bool,
-    /// The request is still here whole.
+    /// The request is still held completely.
     pub(super) replayable: bool,
     /// Another protocol has taken over.
     pub(super) upgraded: bool,
     /// The client's upload is stuck, so that only a check shows that the client has left.
     pub(super) unread: bool,
-    /// When the exchange must be over.
+    /// When the exchange must end.
     pub(super) deadline: Option<Instant>,
 }
 
-/// Which bound was reached when the alarm fired.
+/// Which limit was reached when the alarm fired.
 enum Reached {
-    /// None: something moved since the alarm was set.
+    /// None: bytes moved since the alarm was set.
     Nothing,
     Stall,
     Linger,
     Deadline,
-    /// Nothing moved for a while: the machines at the other ends may be lost, or the client has left.
+    /// Nothing moved for a while: the machine at the other end may be lost, or the client may have left.
     Silence,
 }
 
@@ -81,13 +81,13 @@ impl Bounds {
         }
     }
 
-    /// The response is over, the request is not.
+    /// The response is complete, but the request is not.
     pub(super) fn begin_linger(&mut self, moves: u64, limits: &Limits) {
         self.linger.get_or_insert_with(|| (Instant::now() + limits.linger, moves));
     }
 
-    /// Ready when the exchange must end: with a failure, or because it has lingered long enough. `None`:
-    /// nothing has moved for a while, so that the connections are to be examined for one that is lost.
+    /// Ready when the exchange must end: with a failure, or because it has lingered long enough. `None` means that
+    /// nothing has moved for a while, so the caller should check whether a connection is lost.
     pub(super) fn poll<J>(
         &mut self,
         (alarm, cx): (&mut Alarm, &mut Context<'_>),
@@ -129,7 +129,7 @@ impl Bounds {
         }
     }
 
-    /// When to set the alarm. `blocked`: bytes wait for a side to take them.
+    /// When to set the alarm. `blocked`: bytes are ready for a side that does not read them.
     fn next(
         &mut self,
         moves: u64,
@@ -150,8 +150,8 @@ impl Bounds {
         [blocked, linger, deadline, unread].into_iter().flatten().fold(first, Instant::min)
     }
 
-    /// Which bound `until` stands for. `sending`: the rest of a request still goes out, so that lingering
-    /// goes on as long as it moves. `silent`: no response has begun.
+    /// Which limit `until` belongs to. `sending`: the rest of a request is still being sent, so lingering continues as
+    /// long as it moves. `silent`: no response has begun.
     fn reached(
         &mut self,
         until: Instant,

@@ -1,4 +1,4 @@
-//! The client's end of an exchange: a connection of HTTP/1, or a request on a stream of HTTP/2.
+//! The client's end of an exchange: an HTTP/1 connection, or a request on an HTTP/2 stream.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,70 +19,68 @@ use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, RequestView};
 use crate::translate::websocket;
 
-/// What the relay needs of a client.
+/// The client's end, as the relay uses it.
 pub(super) trait ClientEnd {
-    /// Whether its request is for a tunnel.
+    /// Whether the request opens a tunnel.
     fn is_connect(&self) -> bool;
 
     /// Whether the response has no body, whatever its head says.
     fn is_head(&self) -> bool;
 
-    /// Whether some of the body has come, of a request of which `total` bytes were passed on.
+    /// Whether some of the body has arrived. `total` bytes of the request were passed on.
     fn has_begun(&self, total: u64) -> bool;
 
-    /// When the exchange must be over, by what the client says.
+    /// When the exchange must end according to the client.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// The request's head, where it is still held.
+    /// The request's head, if it is still held.
     fn view(&self) -> Option<RequestView<'_>> {
         None
     }
 
-    /// Whether the request is still here whole. That of HTTP/1 is, unless its passage has used it up.
+    /// Whether the whole request is still held. For HTTP/1 this is so unless its passage has used it up.
     fn is_replayable(&self) -> bool {
         true
     }
 
-    /// A response was judged, and goes to this client.
+    /// A response was accepted and goes to this client.
     fn claim(&mut self) {}
 
-    /// It is forwarded, so that there will be no other try.
+    /// The response is being forwarded, so there will be no retry.
     fn stop_holding(&mut self) {}
 
-    /// Fails if the client has left. While a response is awaited or under way, early requests are read
-    /// as far as there is room.
+    /// Fails if the client has left. While a response is awaited or in progress, early requests are read as far as
+    /// there is room.
     fn watch(&mut self, up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure>;
 
-    /// Fails if the client has left, although nothing was read that says so. `sending`: the request is
-    /// not complete.
+    /// Fails if the client has left without a read that shows it. `sending`: the request is incomplete.
     fn check_left(&mut self, _sending: bool) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Whether [`Self::check_left`] may find something out.
+    /// Whether [`Self::check_left`] may fail.
     fn can_tell_departure(&self) -> bool {
         false
     }
 
-    /// Whether its machine seems to be lost. That of a stream is found out by its connection.
+    /// Whether the client's machine seems to be lost. For a stream, its connection finds this out.
     fn is_unanswered(&self) -> bool {
         false
     }
 
-    /// The timer of its connection, unless other streams share that.
+    /// The timer of the connection, unless other streams share the connection.
     fn alarm(&mut self) -> Option<&mut Alarm> {
         None
     }
 
-    /// Ends an upgraded connection in the response's direction. The end of a stream has been sent by
-    /// then.
+    /// Ends an upgraded connection in the response's direction. For a stream, the end has been sent already.
     fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// Bytes of a request of which `total` were passed on.
+    /// The bytes of a request. `total` bytes of it were passed on.
     fn request_bytes(&mut self, total: u64) -> u64 {
         total
     }
@@ -90,8 +88,8 @@ pub(super) trait ClientEnd {
     /// The exchange has failed. `used`: bytes of the request were used up.
     fn fail(&mut self, _used: bool) {}
 
-    /// The exchange is over. `request_over`: all of the request was read. `keep`: the client was told that
-    /// its connection stays open.
+    /// The exchange is over. `request_over`: all of the request was read. `keep`: the client was told that its
+    /// connection stays open.
     fn conclude(&mut self, request_over: bool, keep: bool, exchange: &mut Exchange);
 }
 
@@ -99,16 +97,16 @@ pub(super) trait ClientEnd {
 pub(super) struct FromConn<'r, C> {
     pub(super) conn: &'r mut Conn<C>,
     pub(super) request: &'r RequestHead,
-    /// What the request asks for, if it may be upgraded.
+    /// The upgrade that the request asks for, if it may be granted.
     pub(super) upgrade: Option<Box<AskedUpgrade>>,
 }
 
 /// The upgrade that a request asks for. It is copied before the body is forwarded, because the head leaves the
-/// connection's buffer with the body, and the server may respond later.
+/// connection's buffer together with the body, and the server may respond later.
 pub(super) struct AskedUpgrade {
     /// The values of `Upgrade`.
     pub(super) protocols: Vec<Box<[u8]>>,
-    /// The `Sec-WebSocket-Accept` of its key.
+    /// The `Sec-WebSocket-Accept` for the request's key.
     pub(super) accept: Option<[u8; websocket::ACCEPT_BYTES]>,
 }
 
@@ -130,13 +128,13 @@ impl<C: Io> OnConn for FromConn<'_, C> {
 
 impl<'r, C: Io> FromConn<'r, C> {
     pub(super) fn new(conn: &'r mut Conn<C>, request: &'r RequestHead) -> Self {
-        // After a try that failed late the head is gone, and the exchange ends before it needs this.
+        // If an earlier attempt failed late, the head is gone, and the exchange ends before it needs this.
         let upgrade = (request.upgrade() && !conn.lost)
             .then(|| AskedUpgrade::of(request.view(conn.received.bytes())));
         Self { conn, request, upgrade }
     }
 
-    /// Fails if bytes of the request were used up by an earlier try.
+    /// Fails if an earlier attempt used up bytes of the request.
     pub(super) fn check_open(&self) -> Result<(), Failure> {
         if self.conn.lost {
             return Err(Failure::new(Party::Client, Cause::Closed));
@@ -144,8 +142,8 @@ impl<'r, C: Io> FromConn<'r, C> {
         Ok(())
     }
 
-    /// Reads what the client sends behind its request, as far as there is room, and fails if the client
-    /// has closed its connection.
+    /// Reads what the client sends behind its request, as far as there is room, and fails if the client has closed its
+    /// connection.
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         match self.conn.poll_gone(cx) {
             Poll::Ready(failure) => Err(failure),
@@ -171,7 +169,8 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
         if up == Up::Done { self.read_ahead(cx) } else { Ok(()) }
     }
 
-    /// A client that has closed its connection gets no response; one that only sends no more does.
+    /// A client that has closed its connection gets no response. A client that has only ended its sending direction
+    /// does.
     fn check_left(&mut self, sending: bool) -> Result<(), Failure> {
         if (self.conn.read_closed || sending) && self.conn.has_left() {
             return Err(Failure::new(Party::Client, Cause::Closed));
@@ -213,7 +212,7 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
 /// A client that speaks HTTP/2.
 pub(super) struct FromCall<'r> {
     pub(super) call: &'r mut Call,
-    /// Held pieces of the body that were read.
+    /// How many of the held pieces of the body were read.
     held_at: usize,
     /// The request asks for another protocol, or is a CONNECT.
     pub(super) upgrade: bool,

@@ -1,4 +1,4 @@
-//! From an HTTP/1 client to an HTTP/1 server: the received bytes are written in place, with edits.
+//! From an HTTP/1 client to an HTTP/1 server: the received bytes are written directly from the buffer, with edits.
 
 use std::task::{Context, Poll};
 
@@ -17,8 +17,8 @@ use crate::edit::{Plan, ToClient};
 use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, RequestHead, Version, grants};
 
-/// Relays `request`, which [`Conn::read_request`] has just found on `client`, to `server` and the
-/// response back. After a retryable failure the same request can be relayed to another server.
+/// Relays `request`, which [`Conn::read_request`] has just returned for `client`, to `server`, and the response back.
+/// After a retryable failure the same request can be relayed to another server.
 pub async fn exchange<C: Io, S: Io, J: Judge>(
     client: &mut Conn<C>,
     request: &RequestHead,
@@ -49,7 +49,7 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.awaits_continue = self.client.request.expect_continue();
         self.client.check_open()?;
         self.approve_request()?;
-        // A client that has left between two tries is not served.
+        // A client that has left between two attempts is not served.
         if self.request.walker.is_done() { self.client.read_ahead(cx) } else { Ok(()) }
     }
 
@@ -57,7 +57,8 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.poll_http1_head(cx)
     }
 
-    /// The server sees what it would see without a proxy. A connection between two proxies goes on after the request.
+    /// The server sees what it would see without a proxy. A connection between two proxies stays open after the
+    /// request.
     fn pass_half_close(&mut self) {
         if self.order.mesh {
             return;
@@ -83,7 +84,7 @@ impl<C: Io, S: Io, J: Judge> Http1Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         let plan = Plan::interim(&self.server.head, self.server.conn.received.bytes());
         self.begin(plan, BodyWalker::new(Framing::None));
         if self.client.request.version() == Version::Http10 {
-            // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+            // HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
             self.response.discard();
         }
         self.down = Down::Interim;
@@ -131,7 +132,7 @@ impl<C: Io, S: Io, J: Judge> Http1Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
 }
 
 impl<'a, C: Io, S: Io, J> Http1ToHttp1<'_, 'a, '_, C, S, J> {
-    /// Begins to forward the head that stands at the start of what was received from the server.
+    /// Begins to forward the head with which the bytes received from the server begin.
     fn begin(&mut self, plan: Plan<'a>, walker: BodyWalker) {
         self.moves += self.response.moved.moves();
         self.response = Pump::new(self.server.head.len(), plan, walker);

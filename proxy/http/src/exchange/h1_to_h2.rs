@@ -27,9 +27,9 @@ use crate::translate::response::{self, ToH1};
 use crate::translate::{Carried, request};
 use crate::writer::Rendered;
 
-/// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
-/// `server` and the response back. After a retryable failure the same request can be relayed to
-/// another server. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
+/// Relays `request`, which [`Conn::read_request`] has just returned for `client`, to a new stream of `server`, and the
+/// response back. After a retryable failure the same request can be relayed to another server. This does not wait for a
+/// free stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h1_to_h2<C: Io, J: Judge>(
     client: &mut Conn<C>,
     request: &RequestHead,
@@ -60,7 +60,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         self.awaits_continue = request.expect_continue();
         self.client.check_open()?;
         if is_whole {
-            // A client that has left between two tries is not served.
+            // A client that has left between two attempts is not served.
             self.client.read_ahead(cx)?;
         }
         let mesh = self.order.mesh;
@@ -75,7 +75,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         let opened = self.server.client.open(&head, is_whole && !upgrade);
         self.server.stream = Some(opened.map_err(|error| not_opened(error, true))?);
         if is_whole {
-            // After an upgrade it goes on.
+            // After an upgrade it continues.
             self.up = Up::Done;
         }
         Ok(())
@@ -111,7 +111,7 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         remove_reserved(&mut head, is_mesh_field);
         let to = self.to_h1(&head, carried.as_deref());
         self.awaits_continue &= to.status != 100;
-        // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+        // HTTP/1.0 has no interim responses (RFC 9110 section 15.2).
         if to.version != Version::Http10 {
             let rendered = response::to_h1(&head, to).map_err(refused_head)?;
             self.response.begin(rendered.head, Framing::None);
@@ -138,7 +138,7 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         }
         let Some(server) = &mut self.server.stream else { return Ok(()) };
         if self.server.protocol.take().is_some() || self.client.request.is_connect {
-            // Not granted: so the request is over.
+            // The upgrade was not granted, so the request is over.
             server.send_data(Piece::default(), true);
         }
         to.empty = server.is_ended_without_rest();
@@ -153,8 +153,8 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// Whether the response grants another protocol. A proxy of the mesh says so; from any other
-    /// server each success means that (RFC 8441 section 5).
+    /// Whether the response grants another protocol. A proxy of the mesh reports this; for other servers every success
+    /// means it (RFC 8441 section 5).
     fn is_switch(&self, to: ToH1<'_>) -> bool {
         let said = to.carried.and_then(Carried::parse).map(|carried| carried.switched);
         let success = (200..300).contains(&to.status);
@@ -172,7 +172,7 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// A CONNECT has succeeded. No field frames what follows (RFC 9110 section 9.3.6).
+    /// A CONNECT has succeeded. The following bytes have no framing (RFC 9110 section 9.3.6).
     fn begin_tunnel(&mut self, mut head: Head, to: ToH1<'_>) -> Result<(), Failure> {
         head.remove_all(b"content-length");
         let to = ToH1 { to_head: true, keep: true, ..to };

@@ -90,7 +90,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
                 expected.as_ref().map(|accept| &accept[..]) != given
             })
         } else {
-            // The client would take it for another protocol.
+            // The client would believe that the other protocol was granted.
             let is_taken = self.client.upgrade && self.client.call.carried().is_none();
             is_taken && (200..300).contains(&status)
         };
@@ -123,7 +123,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
         let edits = self.order.response;
         let mut head = self.translate(&edits)?;
         if self.server.head.status() != 101 {
-            // No field frames what follows the success of a CONNECT (RFC 9110 section 9.3.6).
+            // The bytes that follow a successful CONNECT have no framing (RFC 9110 section 9.3.6).
             head.remove_all(b"content-length");
         } else if self.client.call.carried().is_none() {
             head.remove_all(b"sec-websocket-accept");
@@ -135,12 +135,12 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
 }
 
 impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
-    /// Begins the body behind the head that stands at the start of what was received from the server.
+    /// Begins the body behind the head with which the bytes received from the server begin.
     fn begin(&mut self, walker: BodyWalker) {
         self.response = Incoming::new(self.server.head.len(), 0, walker);
     }
 
-    /// The head as fields; uses up its bytes.
+    /// The head as fields. This consumes its bytes.
     fn translate(&mut self, edits: &Edits<'_>) -> Result<Head, Failure> {
         let carry = self.client.call.carried().is_some();
         let bytes = self.server.conn.received.bytes();

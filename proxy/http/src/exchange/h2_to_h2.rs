@@ -1,4 +1,4 @@
-//! From a stream of a client's connection to one of a server's.
+//! From a stream of a client's connection to a stream of a server's.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -24,9 +24,9 @@ use crate::head::{HeadError, ResponseView};
 use crate::now;
 use crate::translate::SWITCHED;
 
-/// Relays a request to a new stream of `server`, and the response back. After a retryable failure
-/// the same call can be relayed to another server. Otherwise the caller answers it with
-/// [`Call::conclude`]. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
+/// Relays a request to a new stream of `server`, and the response back. After a retryable failure the same call can be
+/// relayed to another server; otherwise the caller answers it with [`Call::conclude`]. This does not wait for a free
+/// stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h2_to_h2<J: Judge>(
     call: &mut Call,
     server: &Client,
@@ -35,7 +35,7 @@ pub async fn h2_to_h2<J: Judge>(
     test_panic("request", call.view().target());
     let deadline = [order.deadline, call.deadline()].into_iter().flatten().min();
     if call.is_extended_connect() && !order.mesh {
-        // RFC 8441 section 3: only once the server has announced that it accepts it.
+        // RFC 8441 section 3: an extended CONNECT may be sent only once the server has announced that it accepts it.
         if let Err(failure) = settle(call, server, deadline).await {
             return Exchange { failure: Some(failure), ..Exchange::new(now()) };
         }
@@ -63,7 +63,7 @@ pub async fn h2_to_h2<J: Judge>(
     relay.conclude(outcome)
 }
 
-/// Waits for the server's SETTINGS, until the deadline and as long as the client is there.
+/// Waits for the server's SETTINGS, until the deadline, and only while the client is connected.
 async fn settle(
     call: &mut Call,
     server: &Client,
@@ -115,13 +115,13 @@ struct Relay<'r, 'a, J> {
     order: &'r mut Order<'a, J>,
     to_server: Option<Stream>,
     up: Up,
-    /// The server takes no more of the request for now.
+    /// The server accepts no more of the request for now.
     blocked: bool,
     /// How many of the held pieces of the body were sent.
     held_at: usize,
     down: Down,
     deadline: Option<Instant>,
-    /// When the exchange is given up unless a body has moved; `None` without such a bound.
+    /// When the exchange is aborted if no byte of a body moves; `None` if there is no such limit.
     stall_until: Option<Instant>,
     /// The bytes of both bodies at the last check.
     stall_moves: u64,
@@ -132,8 +132,8 @@ struct Relay<'r, 'a, J> {
 impl<J: Judge> Relay<'_, '_, J> {
     /// Sends the request's head.
     fn open(&mut self) -> Result<(), Failure> {
-        // A connection that has closed does not report what it takes: opening a stream fails there, and
-        // is retried. Servers outside of the mesh know no CONNECT of `*`.
+        // A connection that has closed does not report what it accepts. Opening a stream fails there, and the request
+        // is retried. Servers outside of the mesh do not accept a CONNECT with the path `*`.
         let takes = self.order.mesh
             || !self.call.is_asterisk()
                 && (self.server.takes_connect_protocol() || !self.server.is_open());
@@ -201,11 +201,11 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
     }
 
-    /// Passes the request's body on until the response begins. What fits is held for a retry.
+    /// Passes on the request's body until the response begins, and holds as much as fits for a retry.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while self.up == Up::Sending {
             let Some(server) = &mut self.to_server else { break };
-            // Its reset is seen where the response is awaited.
+            // A reset of it is noticed where the response is awaited.
             self.blocked = !matches!(server.poll_capacity(cx), Poll::Ready(Ok(())));
             if self.blocked {
                 break;
@@ -220,12 +220,12 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(())
     }
 
-    /// Ready when a head was there.
+    /// Ready when a head has arrived.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Failure> {
         let Some(server) = &mut self.to_server else { return Ok(Poll::Pending) };
         let head = match server.poll_head(cx) {
             Poll::Ready(Ok(head)) => head,
-            // A gRPC server keeps the client's deadline too, and cancels the call when it has passed.
+            // A gRPC server also enforces the client's deadline, and cancels the call when it has passed.
             Poll::Ready(Err(Reset { code: Code::CANCEL, by: ResetBy::Peer, .. }))
                 if self.call.is_given_up() =>
             {
@@ -265,7 +265,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.deadline = self.order.upgraded();
         }
         if self.call.carried().is_some() {
-            // The client speaks HTTP/1 to its own proxy, which learns here what the server has answered.
+            // The client speaks HTTP/1 to its own proxy, which needs to know the details of the server's response.
             match said.filter(|_| self.order.mesh) {
                 Some(said) => head.push(INTERNAL, &said),
                 None if switched && !self.order.mesh => head.push(INTERNAL, SWITCHED),
@@ -282,7 +282,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             return Err(client_reset(reset));
         }
         if interim {
-            // A server may say for long that it works (102).
+            // A server may report for a long time that it is working (102).
             self.stall_until = now().checked_add(self.order.limits.stall_while(true));
             return Ok(());
         }
@@ -301,7 +301,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     }
 
     /// Queues the held pieces of the request that were not sent; the connections relay what follows. The pieces were
-    /// within the bound of what is held, so that the queue is bounded.
+    /// within the limit for held bytes, so the queue is bounded.
     fn send_held(&mut self) {
         self.call.stop_holding(&mut self.held_at);
         let (Up::Sending, Some(server)) = (self.up, &mut self.to_server) else { return };
@@ -364,8 +364,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(Poll::Ready(()))
     }
 
-    /// The wait for a response to begin has a bound here. Later stalls are bounded by the connections,
-    /// unless [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
+    /// The wait for a response to begin is limited here. Later stalls are limited by the connections, unless
+    /// [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.status.is_none();
         let blocked = (silent && self.blocked).then_some(Party::Server);
@@ -395,7 +395,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
     }
 
-    /// Grows with the bytes of the bodies, in either direction.
+    /// Grows with the bytes of both bodies.
     fn moves(&mut self) -> u64 {
         let (received, sent) = match &self.down {
             Down::Linked(both) => both.bytes(),
@@ -419,7 +419,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         self.exchange.request_bytes += head_bytes;
         if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
-            // The response is not needed any more. On a stream that is complete, this does nothing.
+            // The response is no longer needed. On a completed stream this does nothing.
             server.reset(Code::CANCEL);
         }
         self.exchange.client_reusable = outcome.is_ok();

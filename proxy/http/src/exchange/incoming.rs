@@ -1,4 +1,4 @@
-//! The body of an HTTP/1 message on its way to a stream of HTTP/2.
+//! The body of an HTTP/1 message on its way to an HTTP/2 stream.
 
 use std::task::{Context, Poll, ready};
 
@@ -10,25 +10,25 @@ use crate::failure::Cause;
 use crate::received::Received;
 use crate::translate::trailers;
 
-/// Where the body has got to, and its trailers so far.
+/// The position in the body, and its trailers so far.
 #[derive(Debug)]
 pub(super) struct Incoming {
     walker: BodyWalker,
     trailers: Vec<u8>,
     /// Received bytes that belong to the message and were passed on.
     at: usize,
-    /// The stream takes no more for now.
+    /// The stream accepts no more bytes for now.
     is_stuck: bool,
     moved: Moved,
 }
 
 impl Incoming {
-    /// For a message whose head took up `head` bytes, of which the first `held` are still received.
+    /// For a message whose head has `head` bytes, of which the first `held` are still in the received bytes.
     pub(super) fn new(head: usize, held: usize, walker: BodyWalker) -> Self {
         Self { walker, trailers: Vec::new(), at: held, is_stuck: false, moved: Moved::new(head) }
     }
 
-    /// What follows is not HTTP any more, and ends with the connection.
+    /// The following bytes are no longer HTTP, and end with the connection.
     pub(super) fn take_over(&mut self, walker: BodyWalker) {
         self.walker = walker;
     }
@@ -42,7 +42,7 @@ impl Incoming {
         }
     }
 
-    /// Sends what was received, unless the stream has enough.
+    /// Sends what was received, unless the stream's queue is full.
     fn poll_send(
         &mut self,
         received: &Received,
@@ -61,7 +61,7 @@ impl Incoming {
             goes_on = event.is_some();
             let ended = self.walker.is_done();
             match event {
-                // Chunks may be followed by trailers, so their end comes by itself.
+                // Trailers may follow chunks, so the end is sent separately.
                 Some(Event::Data(at)) => {
                     to.send_data(Piece::copied(bytes.get(at).unwrap_or_default()), ended)
                 }
@@ -119,7 +119,7 @@ impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
         }
     }
 
-    /// What waits does so in the stream, which has bounds of its own.
+    /// Bytes wait in the stream, which has its own limits.
     fn is_blocked(&self) -> bool {
         false
     }

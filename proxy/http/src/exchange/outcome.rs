@@ -9,12 +9,12 @@ use leno_transport::budget;
 use crate::call::Call;
 use crate::failure::{Cause, Failure, Party, Report};
 
-/// A request that begins while the worker's memory is used up is not taken.
+/// Refuses a request that begins while the worker's memory is used up.
 pub(super) fn admit() -> Result<(), Failure> {
     if budget::admits() { Ok(()) } else { Err(Failure::new(Party::Us, Cause::MemoryBudget)) }
 }
 
-/// A client that has left between two tries is not served.
+/// A client that has left between two attempts is not served.
 pub(super) fn check_not_reset(call: &Call) -> Result<(), Failure> {
     call.reset_reason().map_or(Ok(()), |reset| Err(client_reset(reset)))
 }
@@ -27,16 +27,16 @@ pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), 
     }
 }
 
-/// The client's stream ended before its time.
+/// The client's stream ended early.
 pub(super) fn client_reset(reset: Reset) -> Failure {
-    // The bytes of the request waited too long for the server.
+    // The server did not read the bytes of the request for too long.
     if reset.is_stall() {
         return Failure::new(Party::Server, Cause::Stalled);
     }
     Failure::new(Party::Client, Cause::Reset(reset))
 }
 
-/// The client's request does not come to its end, or the client does not take the response.
+/// The client's request is incomplete, or the client does not read the response.
 pub(super) fn client_failure(cause: Cause) -> Failure {
     match cause {
         Cause::Reset(reset) => client_reset(reset),
@@ -44,10 +44,10 @@ pub(super) fn client_failure(cause: Cause) -> Failure {
     }
 }
 
-/// The server's stream ended before its time. `replayable`: nothing of a response was received, and the
-/// request is still here. `is_mesh`: the server is a proxy of the mesh, whose reports are believed.
+/// The server's stream ended early. `replayable`: no part of a response was received, and the request is still held.
+/// `is_mesh`: the server is a proxy of the mesh, whose reports are trusted.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
-    // The bytes of the response waited too long for the client.
+    // The client did not read the bytes of the response for too long.
     if reset.is_stall() {
         return Failure::new(Party::Client, Cause::Stalled);
     }
@@ -61,7 +61,7 @@ pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Fai
     }
 }
 
-/// No stream could be opened, so that nothing was sent.
+/// No stream could be opened, so nothing was sent.
 pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     Failure {
         retryable: replayable && error != OpenError::TooLarge,
@@ -99,7 +99,7 @@ pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), F
     Err(Failure { retryable: replayable && place == Party::Server, ..failure })
 }
 
-/// An upgraded connection has lasted as long as it may.
+/// An upgraded connection has lasted as long as permitted.
 pub(super) fn outlasted() -> Failure {
     Failure::new(Party::Us, Cause::Outlasted)
 }

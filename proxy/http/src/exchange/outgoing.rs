@@ -1,4 +1,4 @@
-//! A message of HTTP/2 on its way to an HTTP/1 connection.
+//! An HTTP/2 message on its way to an HTTP/1 connection.
 #![expect(
     clippy::indexing_slicing,
     reason = "a batch has PIECES pieces at most, and a line of SIZE_LINE holds each number"
@@ -26,9 +26,9 @@ use crate::writer::Rendered;
 
 /// Pieces of content in one write: as many as one read of a connection usually yields.
 const PIECES: usize = 8;
-/// Slices of one write: the head, the size of the chunk, the pieces, the tail.
+/// Slices of one write: the head, the size of the chunk, the pieces and the tail.
 const SLICES: usize = PIECES + 3;
-/// The digits of a chunk's size and the line's end.
+/// The digits of a chunk's size and the end of the line.
 const SIZE_LINE: usize = 18;
 
 /// A batch that is written at once: `head size-line pieces tail`, each of which may be empty.
@@ -42,7 +42,7 @@ pub(super) struct Outgoing {
     tail: SmallVec<[u8; 16]>,
     /// Bytes of content in `pieces`.
     content: usize,
-    /// The end of the message is in this batch, or was in an earlier one.
+    /// The end of the message is in this batch or was in an earlier one.
     ended: bool,
     sealed: bool,
     /// Bytes of the batch that were written.
@@ -50,7 +50,7 @@ pub(super) struct Outgoing {
     unflushed: bool,
     /// Where the content is copied to, for a tap.
     copy: Option<Arc<BodyCopy>>,
-    /// Over all batches.
+    /// The sums over all batches.
     pub(super) moved: Moved,
 }
 
@@ -75,7 +75,7 @@ impl Outgoing {
         }
     }
 
-    /// Begins a message, once the one before was written. It ends with its head if it has no body.
+    /// Begins a message after the previous one was written. Without a body it ends with its head.
     pub(super) fn begin(&mut self, head: Rendered, framing: Framing) {
         self.head = head;
         self.framing = framing;
@@ -102,7 +102,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The message is complete. Only chunks can have trailers behind them.
+    /// The message is complete. Only chunks can be followed by trailers.
     fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
         self.ended = true;
         match self.framing {
@@ -120,7 +120,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether nothing waits to be written.
+    /// Whether there is nothing to write.
     fn is_empty(&self) -> bool {
         self.head.bytes().is_empty() && self.content == 0 && self.tail.is_empty() && !self.unflushed
     }
@@ -130,7 +130,7 @@ impl Outgoing {
         self.ended && self.is_empty()
     }
 
-    /// Writes the batch. Ready when it is written and flushed: with the bytes of content in it.
+    /// Writes the batch. Ready when it is written and flushed; returns the bytes of content in it.
     fn poll_write<S: Io>(&mut self, io: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !self.sealed {
             self.seal();
@@ -195,7 +195,7 @@ impl Outgoing {
 }
 
 impl<F: OnStream, T: OnConn> Passage<F, T> for Outgoing {
-    /// A message that comes as pieces holds them itself, if there is to be another try.
+    /// A message that arrives as pieces is held by its source if there may be a retry.
     fn poll_pass(
         &mut self,
         from: &mut F,

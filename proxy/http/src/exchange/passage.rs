@@ -1,4 +1,4 @@
-//! How a message goes on from the end that it is read from to the one that it is written to.
+//! How a message is passed from the end where it is read to the end where it is written.
 //!
 //! | from   | to     | passage                                                                      |
 //! |--------|--------|------------------------------------------------------------------------------|
@@ -20,7 +20,7 @@ use crate::received::Received;
 
 /// One direction of an exchange, from `F` to `T`.
 pub(super) trait Passage<F, T> {
-    /// Passes on what has come. Ready when all of the message was written, or none of the rest can be.
+    /// Passes on what has arrived. Ready when the whole message was written, or when the rest cannot be.
     fn poll_pass(
         &mut self,
         from: &mut F,
@@ -29,10 +29,10 @@ pub(super) trait Passage<F, T> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Cut>>;
 
-    /// Whether bytes wait for the end that they are written to.
+    /// Whether bytes are ready for the end that should read them.
     fn is_blocked(&self) -> bool;
 
-    /// Whether the message is not read on, because the end that it is written to takes nothing.
+    /// Whether reading has stopped, because the end to which the message is written accepts no bytes.
     fn is_stuck(&self) -> bool {
         self.is_blocked()
     }
@@ -40,10 +40,10 @@ pub(super) trait Passage<F, T> {
     /// Whether all of the message was read.
     fn is_read(&self) -> bool;
 
-    /// What has moved.
+    /// How much has moved.
     fn moved(&self) -> &Moved;
 
-    /// The exchange is over: drops what is held of the message.
+    /// The exchange is over: drops what is still held of the message.
     fn settle(&mut self, _from: &mut F) {}
 }
 
@@ -51,11 +51,11 @@ pub(super) trait Passage<F, T> {
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) reads: u64,
-    /// Bytes written, of those that the passage writes itself.
+    /// Bytes written, if the passage writes them itself.
     pub(super) written: u64,
-    /// Bytes of the message as received, framing included.
+    /// Bytes of the message as received, including framing.
     pub(super) total: u64,
-    /// Some of them were used up, so that the message cannot be sent again from here.
+    /// Some of them were used up, so the message cannot be sent again.
     pub(super) used: bool,
 }
 
@@ -65,25 +65,25 @@ impl Moved {
         Self { total: head as u64, ..Self::default() }
     }
 
-    /// Grows with everything that is read or written.
+    /// Grows with every read and write.
     pub(super) fn moves(&self) -> u64 {
         self.reads + self.written
     }
 }
 
-/// What becomes of the bytes that are read.
+/// What happens to the bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They are written, and held for another try as long as that takes no larger buffer.
+    /// They are written, and held for a retry as long as that needs no larger buffer.
     Hold,
     /// They are written.
     Pass,
-    /// They are dropped, to find what follows them.
+    /// They are dropped, to find the message behind them.
     Discard,
 }
 
 impl Mode {
-    /// Whether bytes that were written are dropped. `done`: they are all of the message.
+    /// Whether written bytes are dropped. `done`: they are the whole message.
     pub(super) fn releases(self, done: bool, received: &Received) -> bool {
         self != Self::Hold || !done && !received.has_room()
     }
@@ -92,9 +92,9 @@ impl Mode {
 /// Why the rest of a message cannot be passed on.
 #[derive(Debug)]
 pub(super) enum Cut {
-    /// It does not come, or is malformed.
+    /// It is incomplete or malformed.
     Source(Cause),
-    /// It is not taken.
+    /// The other end does not accept it.
     Sink(Cause),
 }
 
@@ -113,26 +113,26 @@ pub(super) trait OnConn {
 
 /// An end that speaks HTTP/2.
 pub(super) trait OnStream {
-    /// None before it is open, or once the client's answers another copy of the request.
+    /// `None` before the stream is open, or once the client's stream answers another copy of the request.
     fn stream(&mut self) -> Option<&mut Stream>;
 
     /// The next part of its body.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyPart, Reset>>;
 
-    /// What came behind the body.
+    /// The trailers.
     fn trailers(&self) -> Option<&Block>;
 
-    /// Gives credit for content that was written, unless that was done when it was read.
+    /// Gives credit for written content, unless that was done when it was read.
     fn release(&mut self, _content: usize) {}
 
-    /// Ready once the stream was reset because its content is not taken.
+    /// Ready once the stream was reset because its content was not read.
     fn poll_stalled(&mut self, _cx: &mut Context<'_>) -> Poll<Reset> {
         Poll::Pending
     }
 }
 
-/// Reads more of an HTTP/1 message, to whose end `walker` goes. Ready when there is more, or that was the
-/// end of the connection, and a proper end of the message.
+/// Reads more of an HTTP/1 message, in which `walker` finds the end. Ready when there is more, or when the connection
+/// has ended and the message may end there.
 pub(super) fn poll_read<I: Io>(
     from: &mut Conn<I>,
     walker: &mut BodyWalker,

@@ -1,4 +1,5 @@
-//! One direction of an exchange: the bytes of a message that may be forwarded, and those that were.
+//! One direction of an exchange between two HTTP/1 connections: which bytes of a message may be forwarded, and which
+//! were.
 #![expect(
     clippy::indexing_slicing,
     reason = "written <= approved <= bytes received; the pieces of the plan are within the head"
@@ -16,7 +17,7 @@ use crate::edit::{Piece, Plan};
 use crate::failure::Cause;
 use crate::received::Received;
 
-/// Slices of one vectored write. A head with more edits takes a second write.
+/// Slices of one vectored write. A head with more edits needs a second write.
 const SLICES: usize = 16;
 
 /// Positions count from the first byte that the source still holds.
@@ -29,7 +30,7 @@ const SLICES: usize = 16;
 pub(super) struct Pump<'a> {
     pub(super) walker: BodyWalker,
     plan: Plan<'a>,
-    /// Pieces of the plan written, and bytes of the next one.
+    /// How many pieces of the plan were written, and how many bytes of the next one.
     pieces_written: usize,
     piece_at: usize,
     written: usize,
@@ -39,7 +40,7 @@ pub(super) struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    /// For a message whose head takes up the first `head` bytes, followed by the body of `walker`.
+    /// For a message whose head has `head` bytes, followed by the body that `walker` walks.
     pub(super) fn new(head: usize, plan: Plan<'a>, walker: BodyWalker) -> Self {
         Self {
             walker,
@@ -53,8 +54,8 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Looks at bytes that came in, and removes trailers that are not forwarded. Bytes behind the
-    /// message's end stay where they are.
+    /// Examines bytes that were received, and removes trailers that must not be forwarded. Bytes behind the message's
+    /// end stay in place.
     pub(super) fn approve(&mut self, received: &mut Received) -> Result<(), BodyError> {
         while !self.walker.is_done() {
             let bytes = received.bytes().get(self.approved..).unwrap_or_default();
@@ -74,7 +75,7 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Whether nothing of the source is held but this message.
+    /// Whether the source holds nothing but this message.
     pub(super) fn is_last(&self, received: &Received) -> bool {
         self.approved == received.bytes().len()
     }
@@ -96,7 +97,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Writes all that is approved. Ready when it is written and flushed.
+    /// Writes everything that is approved. Ready when it is written and flushed.
     fn poll_write<S: Io>(
         &mut self,
         received: &Received,

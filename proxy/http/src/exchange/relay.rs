@@ -1,7 +1,7 @@
-//! An exchange with HTTP/1 at one end or at both: its two directions, polled together.
+//! An exchange with HTTP/1 on at least one side: its two directions, polled together.
 //!
-//! Whatever the ends speak, this one machine holds both directions to the same deadlines, judgement,
-//! upgrades and endings. What differs is how bytes are passed on ([`Passage`]), what an end can tell
+//! This one state machine applies the same deadlines, judgement, upgrades and endings to both directions, whatever
+//! protocols the ends speak. The differences are in how bytes are passed on ([`Passage`]), what an end can report
 //! ([`ClientEnd`], [`ServerEnd`]), and how heads are written ([`Heads`]).
 
 use std::future::poll_fn;
@@ -29,8 +29,8 @@ use crate::now;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Up {
     Sending,
-    /// Sending failed, and the server may still have said why; or a final response came in place of a
-    /// 100, so that the client may or may not send the body.
+    /// Sending failed, and the server may have responded with the reason; or a final response came in place of a 100,
+    /// so the client may or may not send the body.
     Broken,
     /// The rest of the body is read and dropped, to find the next request.
     Discarding,
@@ -61,16 +61,15 @@ pub(super) enum HalfClose {
     Sent,
 }
 
-/// What is left to do after the response.
+/// What remains to be done after the response.
 enum AfterResponse {
     Over,
-    /// The request's direction has something to do at once.
+    /// The request's direction must be polled again at once.
     Again,
     Wait,
 }
 
-/// One exchange between the ends `C` and `S`, with the passages `U` of the request and `D` of the
-/// response.
+/// One exchange between the ends `C` and `S`. The request moves through the passage `U`, the response through `D`.
 pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) client: C,
     pub(super) server: S,
@@ -81,27 +80,27 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) down: Down,
     /// The client waits for a 100 before it sends the body, and none has been forwarded.
     pub(super) awaits_continue: bool,
-    /// The client was told that its connection stays open, so that the next request follows this one.
+    /// The client was told that its connection stays open, so the next request follows this one.
     pub(super) keep_client: bool,
     pub(super) end_to_server: HalfClose,
     end_to_client: HalfClose,
     write_error: Option<Cause>,
     deadline: Option<Instant>,
     bounds: Bounds,
-    /// Reads of heads, and what moved in passages that are gone.
+    /// Reads of heads, and the moves of passages that no longer exist.
     pub(super) moves: u64,
     pub(super) exchange: Exchange,
 }
 
 /// How heads are read and written between two ends.
 pub(super) trait Heads {
-    /// Makes the request's head.
+    /// Writes the request's head.
     fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Failure>;
 
-    /// Ready when a head of the response was there, and its direction has moved on.
+    /// Ready when a head of the response has arrived and was handled.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>>;
 
-    /// Passes on that the client sends nothing after this request, where the server can be told so.
+    /// Passes on that the client sends nothing after this request, if the server's protocol can express that.
     fn pass_half_close(&mut self) {}
 }
 
@@ -182,7 +181,7 @@ where
                 }
             }
             Poll::Ready(Err(Cut::Sink(error))) => {
-                // The response, or its absence, yields the reason.
+                // The response, or its absence, shows the reason.
                 self.write_error = Some(error);
                 self.up = Up::Broken;
             }
@@ -202,14 +201,14 @@ where
             if self.down == Down::Head {
                 match self.poll_head(cx)? {
                     Poll::Pending => return Ok(()),
-                    // The request's direction has something to do.
+                    // The request's direction must be polled again.
                     Poll::Ready(()) if self.exchange.upgraded => return Ok(()),
                     Poll::Ready(()) => continue,
                 }
             }
             let passed =
                 self.response.poll_pass(&mut self.server, &mut self.client, Mode::Pass, cx);
-            // Some of what is blocked may have been written.
+            // Some of the blocked bytes may have been written.
             self.exchange.response_started |= self.response.is_blocked()
                 || self.down == Down::Body && self.response.moved().written > 0;
             match passed {
@@ -234,7 +233,7 @@ where
         Ok(())
     }
 
-    /// The response is over; the request may not be.
+    /// The response is complete; the request may not be.
     fn after_response(&mut self, cx: &mut Context<'_>) -> AfterResponse {
         if self.exchange.upgraded {
             self.poll_ends(cx);
@@ -247,7 +246,7 @@ where
         let moves = self.moves();
         self.bounds.begin_linger(moves, self.order.limits);
         if self.up == Up::Broken {
-            // The next request must be found behind the rest of this one.
+            // The next request follows the rest of this one.
             self.up = Up::Discarding;
             return AfterResponse::Again;
         }
@@ -255,7 +254,8 @@ where
     }
 
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        // After an upgrade the client's end is passed on, and the server may still send: only its own end counts.
+        // After an upgrade the client's end of stream is passed on, and the server may still send; only the server's
+        // end ends the exchange.
         let up = if self.exchange.upgraded { Up::Sending } else { self.up };
         self.client.watch(up, self.down, cx)?;
         if self.up == Up::Done && self.end_to_server == HalfClose::Open {
@@ -300,7 +300,7 @@ where
         };
         loop {
             let alarm = self.client.alarm().or_else(|| self.server.alarm());
-            // One end speaks HTTP/1, and has a timer.
+            // At least one end speaks HTTP/1 and has a timer.
             let Some(alarm) = alarm else { return Poll::Pending };
             if let Some(outcome) = ready!(self.bounds.poll((alarm, cx), self.order, now)) {
                 return Poll::Ready(outcome);
@@ -313,7 +313,7 @@ where
         }
     }
 
-    /// Reports how the exchange went and what both ends are good for.
+    /// Reports the result of the exchange, and whether both ends can be used again.
     pub(super) fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let mut exchange = self.exchange;
         exchange.request_bytes = self.client.request_bytes(self.request.moved().total);
@@ -344,26 +344,26 @@ where
 }
 
 impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C, S, U, D, J> {
-    /// Whether the request is still here whole.
+    /// Whether the request is still held completely.
     pub(super) fn is_replayable(&self) -> bool {
         !self.request.moved().used && self.client.is_replayable()
     }
 
-    /// The same, and nothing of a response was forwarded.
+    /// The same, and no part of a response was forwarded.
     pub(super) fn may_try_again(&self) -> bool {
         self.is_replayable() && !self.exchange.response_started
     }
 
-    /// A head or a body of the server's does not come to its end.
+    /// A head or a body of the server is incomplete or malformed.
     pub(super) fn server_failure(&mut self, cause: Cause) -> Failure {
         let retryable = self.exchange.first_byte.is_none() && self.is_replayable();
         match cause {
             Cause::Reset(reset) => server_reset(reset, retryable, self.order.mesh),
             Cause::Body(_) => Failure::new(Party::Server, cause),
-            // If writing failed before, that is the cause.
+            // If a write failed before, that is the cause.
             _ => {
-                // A proxy of the mesh ends a connection in order only between two requests: whatever it has read
-                // some of is answered, or cut.
+                // A proxy of the mesh ends a connection properly only between two requests. If it has read a part of a
+                // request, it answers it or resets the connection.
                 let is_unread = self.order.mesh && matches!(cause, Cause::Closed);
                 let report = self.server.report().filter(|_| self.order.mesh);
                 let cause =
@@ -374,8 +374,8 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         }
     }
 
-    /// A final response has come. Whether the client has kept the body back until a 100, which did not
-    /// come: then it may or may not send the body.
+    /// A final response has arrived. Returns whether the client held the body back for a 100 that did not come; it may
+    /// or may not send the body now.
     pub(super) fn is_withheld(&mut self) -> bool {
         let withheld = self.awaits_continue && !self.client.has_begun(self.request.moved().total);
         if withheld {
@@ -384,7 +384,7 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         withheld
     }
 
-    /// What follows the response's head is not HTTP any more, in both directions.
+    /// The bytes behind the response's head are no longer HTTP, in both directions.
     pub(super) fn upgrade(&mut self, status: u16) {
         self.exchange.status = Some(status);
         self.exchange.upgraded = true;

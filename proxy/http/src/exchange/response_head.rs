@@ -1,4 +1,4 @@
-//! Heads of responses from a server of HTTP/1, whatever the client speaks.
+//! Heads of responses from an HTTP/1 server, whatever the client speaks.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,13 +12,12 @@ use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, ResponseHead};
 use crate::now;
 
-/// How the heads of a server of HTTP/1 are forwarded. Its `head` stands at the start of what was
-/// received from it.
+/// How the heads of an HTTP/1 server are forwarded. The bytes received from the server begin with `head`.
 pub(super) trait Http1Heads {
     /// Whether a 101 names a protocol that the request asks for.
     fn is_granted(&self) -> bool;
 
-    /// Fails if the response is no answer to the upgrade that the request asks for.
+    /// Fails if the response does not answer the upgrade that the request asks for.
     fn check_answer(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -26,11 +25,11 @@ pub(super) trait Http1Heads {
     /// Forwards an interim response other than 101.
     fn forward_interim(&mut self) -> Result<(), Failure>;
 
-    /// Forwards a final response, whose body is framed so. `withheld`: the client may or may not send the
-    /// body of its request.
+    /// Forwards a final response whose body has this framing. `withheld`: the client may or may not send the body of
+    /// its request.
     fn forward_final(&mut self, framing: Framing, withheld: bool) -> Result<(), Failure>;
 
-    /// Forwards a 101, or else the success of a CONNECT, and begins to relay what follows it.
+    /// Forwards a 101 or the success of a CONNECT, and begins to relay what follows it.
     fn forward_switch(&mut self) -> Result<(), Failure>;
 }
 
@@ -39,7 +38,7 @@ where
     U: Passage<C, ToConn<'r, S>>,
     Self: Http1Heads,
 {
-    /// [`Heads::poll_head`](super::relay::Heads::poll_head) of a server that speaks HTTP/1.
+    /// [`Heads::poll_head`](super::relay::Heads::poll_head) for a server that speaks HTTP/1.
     pub(super) fn poll_http1_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
             if self.parse_head()? {
@@ -71,7 +70,7 @@ where
         self.server.head.parse(bytes, self.order.limits).map_err(refused)
     }
 
-    /// Decides on a head, and moves on.
+    /// Decides what to do with a head, and does it.
     fn take_head(&mut self) -> Result<(), Failure> {
         let status = self.server.head.status();
         if status != 101 && self.server.head.is_interim() {
@@ -102,7 +101,7 @@ where
         self.forward_final(framing, withheld)
     }
 
-    /// Has the judge see a final response, and notices one that is not of this request.
+    /// Passes a final response to the judge, and notices one that does not belong to this request.
     fn judge_final(&mut self, is_tunnel: bool) -> Result<(), Failure> {
         let replayable = self.may_try_again();
         if !is_tunnel {

@@ -1,4 +1,4 @@
-//! The server's end of an exchange: a connection of HTTP/1, or a stream of HTTP/2.
+//! The server's end of an exchange: an HTTP/1 connection or an HTTP/2 stream.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -18,32 +18,32 @@ use crate::failure::{Cause, Failure, Party, Report};
 use crate::grpc;
 use crate::head::{Framing, ResponseHead};
 
-/// What the relay needs of a server.
+/// The server's end, as the relay uses it.
 pub(super) trait ServerEnd {
-    /// Whether its machine seems to be lost. That of a stream is found out by its connection.
+    /// Whether the server's machine seems to be lost. For a stream, its connection finds this out.
     fn is_unanswered(&self) -> bool {
         false
     }
 
-    /// Why another proxy has cut its connection, if it has said so. That of a stream is in its reset.
+    /// Why another proxy has cut its connection, if it reported that. For a stream, the reset contains it.
     fn report(&self) -> Option<Report> {
         None
     }
 
-    /// The timer of its connection, unless other streams share that.
+    /// The timer of the connection, unless other streams share the connection.
     fn alarm(&mut self) -> Option<&mut Alarm> {
         None
     }
 
-    /// Ends the request's direction. The end of a stream has been sent by then.
+    /// Ends the request's direction. For a stream, the end has been sent already.
     fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 
-    /// The exchange has failed. `unused`: the server was sent nothing, and is not to blame.
+    /// The exchange has failed. `unused`: nothing was sent to the server, and it is not to blame.
     fn fail(&mut self, unused: bool, exchange: &mut Exchange);
 
-    /// The exchange is over. `in_order`: the server has taken the whole request, and still speaks HTTP.
+    /// The exchange is over. `in_order`: the server has received the whole request, and still speaks HTTP.
     fn conclude(&mut self, in_order: bool, exchange: &mut Exchange);
 }
 
@@ -52,7 +52,7 @@ pub(super) struct ToConn<'r, S> {
     pub(super) conn: &'r mut Conn<S>,
     /// The head of the response, as far as it was parsed.
     pub(super) head: ResponseHead,
-    /// The server means to keep its connection open.
+    /// The server intends to keep its connection open.
     pub(super) keep: bool,
 }
 
@@ -61,9 +61,8 @@ impl<'r, S: Io> ToConn<'r, S> {
         Self { conn, head: ResponseHead::default(), keep: false }
     }
 
-    /// Fails if the head is that of a 408 that crossed with a request: the server has closed an idle
-    /// connection and has not seen the request (RFC 9110 section 15.5.9). `retryable`: the request is
-    /// held whole and was sent whole.
+    /// Fails if the head is that of a 408 that crossed a request: the server has closed an idle connection before it
+    /// saw the request (RFC 9110 section 15.5.9). `retryable`: the request is held completely and was sent completely.
     pub(super) fn check_stale(&self, retryable: bool) -> Result<(), Failure> {
         let head = &self.head;
         if head.status() == 408 && self.conn.exchanges > 0 && !head.keep_alive() {
@@ -73,7 +72,7 @@ impl<'r, S: Io> ToConn<'r, S> {
         Ok(())
     }
 
-    /// Notes a final response, framed so.
+    /// Notes a final response with this framing.
     pub(super) fn begin_response(&mut self, framing: Framing, exchange: &mut Exchange) {
         exchange.status = Some(self.head.status());
         let timeout = self.head.meaning.keep_alive_timeout;
@@ -112,7 +111,7 @@ impl<S: Io> ServerEnd for ToConn<'_, S> {
         exchange.server_reusable = unused && self.conn.is_quiet();
         self.conn.lost |= !exchange.server_reusable;
         if exchange.upgraded {
-            // An orderly end would look like the other protocol's own.
+            // A proper end would look like an end in the other protocol.
             self.conn.io.reset_on_drop();
         }
     }

@@ -1,5 +1,5 @@
-//! `docs/reference/errors.md`: the causes for messages that are not HTTP, and for streams that are reset, with what
-//! the code says of them.
+//! Generates `docs/reference/errors.md`: the causes for messages that are not valid HTTP, and for streams that are
+//! reset, with their descriptions from the code.
 
 use std::fmt::Write as _;
 use std::io;
@@ -62,7 +62,7 @@ pub(super) const BODIES: [BodyError; 8] = [
     BodyError::Length,
 ];
 
-/// Codes of HTTP/2 that RFC 9113 defines, without `NO_ERROR`.
+/// The HTTP/2 codes that RFC 9113 defines, without `NO_ERROR`.
 const CODES: std::ops::Range<u32> = 1..14;
 
 fn row(page: &mut String, make: impl Fn() -> Cause, text: &str) {

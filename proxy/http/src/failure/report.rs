@@ -1,13 +1,13 @@
-//! What the proxy of a server reports to the proxy of its client about a response that it cuts off.
+//! What a server's proxy reports to the client's proxy about a response that it truncates.
 //!
-//! RST_STREAM has room for a number alone. Between two proxies of the mesh it is one of [`Code::of_mesh`], each of
-//! which stands for a cause (decision 058). On a connection of HTTP/1 the same number is in a last record of TLS
+//! RST_STREAM can carry only a number. Between two proxies of the mesh it is one of [`Code::of_mesh`], each of which
+//! means a cause (decision 058). On an HTTP/1 connection the same number is in a final TLS record
 //! ([`Io::cut`](leno_transport::Io::cut)).
 
 use leno_h2::Code;
 
-/// Causes for which the application's message is at fault, by number. The proxies of a mesh may be of different
-/// releases: new causes go to the end, and none is removed.
+/// Causes by number for which the application's message is to blame. The proxies of a mesh may have different releases,
+/// so new causes are appended, and none is removed.
 const FAULTS: [&str; 24] = [
     "chunk-size",
     "chunk-end",
@@ -35,7 +35,7 @@ const FAULTS: [&str; 24] = [
     "transfer-encoding-in-http-1.0",
 ];
 
-/// The other causes, by the number behind [`Code::OTHER_OF_MESH`].
+/// The other causes. Their numbers begin at [`Code::OTHER_OF_MESH`].
 const OTHERS: [&str; 9] = [
     "closed",
     "broken",
@@ -66,7 +66,7 @@ impl Report {
         numbered(&FAULTS, 0).or_else(|| numbered(&OTHERS, Code::OTHER_OF_MESH))
     }
 
-    /// What a code stands for. `None`: it is a code of RFC 9113, or one of a later release.
+    /// The cause of a code. `None` for a code of RFC 9113 or of a later release.
     pub(crate) fn of_code(code: Code) -> Option<Self> {
         let number = code.mesh_number()?;
         let label = match number.checked_sub(Code::OTHER_OF_MESH) {
@@ -76,7 +76,7 @@ impl Report {
         label.map(|label| Self { code, label: *label })
     }
 
-    /// What a number stands for. `None`: it is one of a later release.
+    /// The cause of a number. `None` for a number of a later release.
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::of_code(Code::of_mesh(number))
     }

@@ -1,11 +1,11 @@
-//! Header lines, and what those about the connection and the body mean together.
+//! Header lines, and the combined meaning of those about the connection and the body.
 
 use leno_h2::{is_identity_field, is_mesh_field};
 
 use super::text::{split_before, text_end};
 use super::{Framing, HeadError, Header, Known, Span, Version, decimal, in_token, tokens};
 
-/// What a line is.
+/// The kind of a line.
 pub(super) enum Line {
     /// The line's end has not been received.
     Unfinished,
@@ -74,7 +74,7 @@ fn known(name: &[u8]) -> Known {
         .map_or_else(|| reserved(name), |(_, known)| *known)
 }
 
-/// Recognises names that only the mesh may set. The first letter rules out most names.
+/// Recognises names that only the mesh may set. The first letter excludes most names.
 #[inline]
 fn reserved(name: &[u8]) -> Known {
     match name.first() {
@@ -84,7 +84,7 @@ fn reserved(name: &[u8]) -> Known {
     }
 }
 
-/// The options of all `Connection` headers together.
+/// The options of all `Connection` headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Connection {
     pub(crate) lines: u8,
@@ -92,11 +92,11 @@ pub(crate) struct Connection {
     pub(crate) keep_alive: bool,
     pub(crate) upgrade: bool,
     pub(crate) te: bool,
-    /// Names of other headers that end at this hop.
+    /// Other headers that are for this hop only.
     pub(crate) others: bool,
 }
 
-/// All `Transfer-Encoding` headers together.
+/// All `Transfer-Encoding` headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Transfer {
     #[default]
@@ -114,18 +114,18 @@ pub(crate) struct Meaning {
     pub(crate) connection: Connection,
     pub(crate) transfer: Transfer,
     pub(crate) length: Option<u64>,
-    /// `Content-Length` is there more than once, with one value.
+    /// There are several `Content-Length` headers with the same value.
     pub(crate) length_repeated: bool,
     pub(crate) host: Option<Span>,
     pub(crate) expect_continue: bool,
     pub(crate) upgrade: Upgrade,
-    /// A header of the mesh's own is there.
+    /// There is a header of the mesh.
     pub(crate) mesh: bool,
-    /// A header is there that tells an application who its client is.
+    /// There is a header that tells an application who its client is.
     pub(crate) identity: bool,
-    /// A header is there that always ends at this hop.
+    /// There is a header that is always for this hop only.
     pub(crate) hop_by_hop: bool,
-    /// Seconds of the `timeout` parameter of `Keep-Alive`.
+    /// The `timeout` parameter of `Keep-Alive`, in seconds.
     pub(crate) keep_alive_timeout: Option<u32>,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Meaning {
 pub(crate) enum Upgrade {
     #[default]
     Absent,
-    /// To HTTP/2 in clear text: a second protocol that no policy would see. Never forwarded.
+    /// An upgrade to HTTP/2 in clear text, a second protocol that no policy would apply to. It is never forwarded.
     Http2,
     Other,
 }
@@ -204,7 +204,7 @@ impl Meaning {
         }
     }
 
-    /// Whether the sender of this message means to keep the connection open after it.
+    /// Whether the sender of this message intends to keep the connection open after it.
     pub(super) fn keeps_alive(&self, version: Version) -> bool {
         match version {
             Version::Http11 | Version::Http2 => !self.connection.close,
@@ -212,8 +212,8 @@ impl Meaning {
         }
     }
 
-    /// The framing of a request (RFC 9112 section 6.3), refusing all that two parsers could
-    /// understand differently.
+    /// The framing of a request (RFC 9112 section 6.3). Refuses everything that two parsers could interpret
+    /// differently.
     pub(super) fn request_framing(&self, version: Version) -> Result<Framing, HeadError> {
         match (self.transfer, self.length) {
             (Transfer::Absent, None | Some(0)) => Ok(Framing::None),
@@ -228,8 +228,8 @@ impl Meaning {
 }
 
 impl Transfer {
-    /// Adds one more line. Only the single line `chunked` counts as chunked, because servers disagree
-    /// about lists that mean the same.
+    /// Adds one more line. Only a single line `chunked` counts as chunked, because servers disagree about lists with
+    /// the same meaning.
     fn then(self, value: &[u8]) -> Self {
         let chunked = |token: &[u8]| token.eq_ignore_ascii_case(b"chunked");
         let count = tokens(value).filter(|token| chunked(token)).count();

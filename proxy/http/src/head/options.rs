@@ -4,14 +4,13 @@ use smallvec::SmallVec;
 
 use super::{Framing, Headers, Known, Meaning, tokens};
 
-/// The options of a head's `Connection`, as a list. Kept because trailers come when the bytes of the
-/// head are gone. The usual one or two names fit without an allocation.
+/// The options of a head's `Connection`, as a list. It is stored because trailers arrive when the bytes of the head are
+/// gone. The usual one or two names fit without an allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionOptions(SmallVec<[u8; 32]>);
 
 impl ConnectionOptions {
-    /// `None` unless there may be trailers and `Connection` names other fields than those that are
-    /// hop-by-hop anyway.
+    /// `None` unless there may be trailers and `Connection` names fields that are not hop-by-hop anyway.
     pub(crate) fn of_head(
         (headers, meaning): (&Headers, &Meaning),
         framing: Framing,
@@ -32,7 +31,7 @@ impl ConnectionOptions {
         Some(Self(list))
     }
 
-    /// Whether the field `name` ends at this hop.
+    /// Whether the field `name` is for this hop only.
     pub(crate) fn contain(&self, name: &[u8]) -> bool {
         tokens(&self.0).any(|option| option.eq_ignore_ascii_case(name))
     }

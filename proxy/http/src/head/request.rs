@@ -8,13 +8,13 @@ use super::{
 };
 use crate::limits::Limits;
 
-/// A request's head: where its parts are in the bytes of the connection it came on. Readable
-/// together with those bytes, as [`RequestView`], until the exchange begins.
+/// A request's head: the positions of its parts in the bytes of its connection. Until the exchange begins, it can be
+/// read as a [`RequestView`] together with those bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestHead {
     pub(super) progress: Progress,
     pub(crate) method: Span,
-    /// The method is HEAD. Remembered, since the bytes of a head are gone once its body passes.
+    /// The method is HEAD. It is stored because the bytes of a head are dropped when its body is passed on.
     pub(crate) is_head: bool,
     /// The method is CONNECT.
     pub(crate) is_connect: bool,
@@ -26,8 +26,8 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Parses the bytes received so far, which begin with the head. Whether the head is complete; call
-    /// it again with more bytes until it is.
+    /// Parses the bytes received so far, which begin with the head. Returns whether the head is complete; if not, call
+    /// it again with more bytes.
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         let limit = if self.progress.first_line_done {
             head_limit(limits)
@@ -48,12 +48,12 @@ impl RequestHead {
         Ok(complete)
     }
 
-    /// Bytes of the head, with the empty line that ends it.
+    /// The length of the head, including the empty line at its end.
     pub fn len(&self) -> usize {
         self.progress.at
     }
 
-    /// Never: a head has at least a request line.
+    /// Always false: a head has at least a request line.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -68,7 +68,7 @@ impl RequestHead {
         self.version
     }
 
-    /// Whether the client means to send more requests on its connection.
+    /// Whether the client intends to send more requests on its connection.
     pub fn keep_alive(&self) -> bool {
         self.meaning.keeps_alive(self.version)
     }
@@ -80,7 +80,7 @@ impl RequestHead {
             && self.framing != Framing::None
     }
 
-    /// Whether the client asks for another protocol that may be granted.
+    /// Whether the client asks for another protocol, and the server may grant it.
     pub fn upgrade(&self) -> bool {
         self.meaning.upgrade == Upgrade::Other
             && self.meaning.connection.upgrade
@@ -88,7 +88,7 @@ impl RequestHead {
             && !self.is_connect
     }
 
-    /// The head's parts as bytes; `bytes` are those it was parsed from.
+    /// The parts of the head. `bytes` are those from which it was parsed.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
         RequestView::of_http1(self, bytes.get(..self.len()).unwrap_or_default())
     }
@@ -133,7 +133,7 @@ impl RequestHead {
         Ok(true)
     }
 
-    /// Checks what depends on the whole head.
+    /// Checks that depend on the whole head.
     fn check(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         self.framing = self.meaning.request_framing(self.version)?;
         let host = match self.meaning.host {
@@ -169,8 +169,8 @@ impl RequestHead {
 }
 
 impl RequestHead {
-    /// A CONNECT is for a host and a port, which Host repeats (RFC 9112 section 3.2.3), and has no content (RFC
-    /// 9110 section 9.3.6): servers disagree about where a body of it ends.
+    /// A CONNECT names a host and a port, which Host repeats (RFC 9112 section 3.2.3), and has no content (RFC 9110
+    /// section 9.3.6): servers disagree about where a body of it would end.
     fn check_connect(&self, target: &[u8], host: Option<&[u8]>) -> Result<(), HeadError> {
         if !is_host_and_port(target) {
             return Err(HeadError::Target);
@@ -184,26 +184,26 @@ impl RequestHead {
         }
     }
 
-    /// Whether the request is for a tunnel (RFC 9110 section 9.3.6).
+    /// Whether the request opens a tunnel (RFC 9110 section 9.3.6).
     pub fn is_connect(&self) -> bool {
         self.is_connect
     }
 }
 
-/// Whether it is what a CONNECT is for.
+/// Whether it is a valid target of a CONNECT.
 pub(crate) fn is_host_and_port(target: &[u8]) -> bool {
     let port = target.rsplit(|byte| *byte == b':').next().unwrap_or_default();
     let has_port = !port.is_empty() && port.iter().all(u8::is_ascii_digit);
     has_port && port.len() < target.len() && is_authority(target)
 }
 
-/// Visible characters, and bytes above ASCII because many clients send them and all servers accept
-/// them. No fragment, which servers cut at different places.
+/// Visible characters, and bytes above ASCII because many clients send them and all servers accept them. No fragment,
+/// because servers cut it off at different places.
 pub(crate) fn in_target(byte: u8) -> bool {
     byte > 0x20 && byte != 0x7f && byte != b'#'
 }
 
-/// `http://host:port/path?query` as scheme, authority and the rest.
+/// Splits `http://host:port/path?query` into scheme, authority and the rest.
 pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     if target.first() == Some(&b'/') {
         return None;
@@ -218,11 +218,11 @@ pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((scheme, authority, path))
 }
 
-/// Digits of the largest port.
+/// The number of digits of the largest port.
 const PORT_DIGITS: usize = 5;
 
-/// Whether it is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers
-/// disagree about the host of anything else, and policies are about hosts.
+/// Whether it is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers disagree
+/// about the host in anything else, and policies depend on the host.
 pub(crate) fn is_authority(authority: &[u8]) -> bool {
     let in_address = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
     let (host, port) = match authority.strip_prefix(b"[") {
@@ -244,8 +244,7 @@ pub(crate) fn is_authority(authority: &[u8]) -> bool {
     }
 }
 
-/// Whether it is the name of a host (RFC 3986 section 3.2.2), without commas, which would make it a
-/// list.
+/// Whether it is the name of a host (RFC 3986 section 3.2.2), without commas, which would make it a list.
 fn is_name(name: &[u8]) -> bool {
     let mut bytes = name.iter();
     while let Some(byte) = bytes.next() {
@@ -262,7 +261,7 @@ fn is_name(name: &[u8]) -> bool {
     true
 }
 
-/// Without the port that the scheme stands for.
+/// Removes the default port of the scheme.
 pub(crate) fn without_port<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
     let port: &[u8] = if scheme.eq_ignore_ascii_case(b"https") { b":443" } else { b":80" };
     authority.strip_suffix(port).unwrap_or(authority)

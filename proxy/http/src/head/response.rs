@@ -7,7 +7,7 @@ use super::{
 };
 use crate::limits::Limits;
 
-/// A response's head: where its parts are in the bytes of the connection it came on.
+/// A response's head: the positions of its parts in the bytes of its connection.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResponseHead {
     pub(super) progress: Progress,
@@ -32,12 +32,12 @@ impl ResponseHead {
         Ok(complete)
     }
 
-    /// Bytes of the head, with the empty line that ends it.
+    /// The length of the head, including the empty line at its end.
     pub fn len(&self) -> usize {
         self.progress.at
     }
 
-    /// Never: a head has at least a status line.
+    /// Always false: a head has at least a status line.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -47,31 +47,31 @@ impl ResponseHead {
         self.status
     }
 
-    /// Whether another response to the same request follows.
+    /// Whether a further response to the same request follows.
     pub fn is_interim(&self) -> bool {
         self.status < 200
     }
 
-    /// Whether the server means to take more requests on its connection, and they could be told
-    /// apart from this response.
+    /// Whether the server intends to accept more requests on its connection, and the end of this response can be
+    /// determined reliably.
     pub fn keep_alive(&self) -> bool {
         self.meaning.keeps_alive(self.version) && !self.has_faulty_framing()
     }
 
-    /// Whether it is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112
-    /// section 6.1): recipients of HTTP/1.0 may have read the chunks as content.
+    /// Whether it is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112 section 6.1):
+    /// HTTP/1.0 recipients may have read the chunks as content.
     pub(crate) fn has_faulty_framing(&self) -> bool {
         self.version == Version::Http10 && self.meaning.transfer != Transfer::Absent
     }
 
-    /// Whether it has no content and must not have fields that frame one (RFC 9112 section 6.1, RFC
-    /// 9110 section 8.6). Others without content, such as 304, may say what the content would be.
+    /// Whether it has no content and must not have fields that frame content (RFC 9112 section 6.1, RFC 9110 section
+    /// 8.6). Other responses without content, such as 304, may describe the content that they omit.
     pub(crate) fn is_unframed(&self) -> bool {
         self.is_interim() || self.status == 204
     }
 
-    /// How the end of the body is found (RFC 9112 section 6.3); `to_head` when the request's
-    /// method was HEAD. Where both are given, Transfer-Encoding wins over Content-Length.
+    /// How the end of the body is found (RFC 9112 section 6.3). `to_head`: the request's method was HEAD. If both are
+    /// present, Transfer-Encoding takes precedence over Content-Length.
     pub fn framing(&self, to_head: bool) -> Framing {
         if to_head || self.is_interim() || matches!(self.status, 204 | 304) {
             return Framing::None;
@@ -84,7 +84,7 @@ impl ResponseHead {
         }
     }
 
-    /// The head's parts as bytes; `bytes` are those it was parsed from.
+    /// The parts of the head. `bytes` are those from which it was parsed.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> ResponseView<'a> {
         ResponseView::of_http1(self, bytes.get(..self.len()).unwrap_or_default())
     }

@@ -19,7 +19,7 @@ fn parse_response(text: &[u8]) -> Result<ResponseHead, HeadError> {
 }
 
 #[test]
-fn the_parts_of_a_request() {
+fn the_parts_of_a_request_are_found() {
     let text = b"POST /a/b?c=d HTTP/1.1\r\nHOST:  web.shop:80\t\r\nContent-Length: 3\r\n\
         Expect: 100-continue\r\nx-empty:\r\n\r\nabc";
     let head = parse(text).unwrap();
@@ -37,7 +37,7 @@ fn the_parts_of_a_request() {
 }
 
 #[test]
-fn what_connection_removes_is_not_forwarded() {
+fn headers_that_connection_names_are_not_forwarded() {
     let text = b"GET / HTTP/1.1\r\nHost: a\r\nX-Role: admin\r\nx-role: guest\r\nX-Team: b\r\n\
         Connection: keep-alive\r\nConnection: close, x-team\r\n\r\n";
     let head = parse(text).unwrap();
@@ -69,7 +69,7 @@ fn targets() {
 }
 
 #[test]
-fn keep_alive_by_version_and_option() {
+fn keep_alive_depends_on_version_and_option() {
     for (version, connection, keeps) in [
         ("1.1", "", true),
         ("1.1", "Connection: x, Close\r\n", false),
@@ -208,7 +208,7 @@ fn sizes() {
 }
 
 #[test]
-fn a_head_that_comes_byte_by_byte_is_looked_at_once_a_line() {
+fn each_line_is_parsed_once_if_a_head_arrives_byte_by_byte() {
     let text = format!("GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n", "x".repeat(60_000));
     let mut head = RequestHead::default();
     let started = (1..text.len()).filter(|end| {
@@ -299,9 +299,9 @@ fn in_steps<H: Default + Clone>(
 }
 
 proptest! {
-    /// The one thing that may differ is how far the look-out for line ends has got.
+    /// Only the number of bytes that were already searched for line ends may differ.
     #[test]
-    fn cutting_makes_no_difference(bytes in near_head(), mut cuts in prop::collection::vec(1usize..200, 0..9)) {
+    fn the_way_the_bytes_are_split_makes_no_difference(bytes in near_head(), mut cuts in prop::collection::vec(1usize..200, 0..9)) {
         cuts.sort_unstable();
         let same = |head: Outcome<RequestHead>| head.map(|head| head.map(|mut head| {
             head.progress.seen = 0;
@@ -321,7 +321,7 @@ proptest! {
         prop_assert_eq!(&same(in_steps(&bytes, &every, ResponseHead::parse)), &whole);
     }
 
-    /// Whatever is accepted here means the same to a parser that many servers share.
+    /// Every head that is accepted here means the same to a parser that many servers use.
     #[test]
     fn httparse_agrees_on_what_is_accepted(bytes in near_head()) {
         let mut head = RequestHead::default();

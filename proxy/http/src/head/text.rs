@@ -25,8 +25,7 @@ pub(crate) fn is_token(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(|byte| in_token(*byte))
 }
 
-/// The number that up to 18 digits give: more could overflow, and no body is longer. `None` if it is
-/// malformed.
+/// The number that up to 18 digits represent. More could overflow, and no body is longer. `None` if it is malformed.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     let good = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
     good.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
@@ -47,16 +46,16 @@ pub(crate) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> 
     }
 }
 
-/// Whether `byte` may be in the value of a header: no control character but the tab.
+/// Whether `byte` may be in the value of a header: anything but control characters other than the tab.
 pub(crate) fn is_text(byte: u8) -> bool {
     byte >= 0x20 && byte != 0x7f || byte == b'\t'
 }
 
-/// The first position from `at` on whose byte cannot be in a header's value, or the end.
+/// The first position from `at` on whose byte is not permitted in a header's value, or the end.
 pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     let mut at = at;
-    // Eight bytes at once: whether one is below 0x20 or is 0x7f.
+    // Checks eight bytes at once: whether one is below 0x20 or is 0x7f.
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let word = u64::from_le_bytes(*eight);
         let below = word.wrapping_sub(ONES * 0x20) & !word;
@@ -91,7 +90,7 @@ pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The members of a comma-separated list that are not empty.
+/// The non-empty members of a comma-separated list.
 pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(trim).filter(|token| !token.is_empty())
 }
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_skip_what_is_empty() {
+    fn lists_skip_empty_members() {
         let list: Vec<_> = tokens(b" , close ,,\tx\t").collect();
         assert_eq!(list, [&b"close"[..], b"x"]);
     }

@@ -1,10 +1,10 @@
-//! Whether a `101` grants what its request asked for.
+//! Whether a `101` grants a protocol that its request asked for.
 
 use super::tokens;
 
-/// Whether `granted`, the values of a response's `Upgrade`, names only protocols of `asked`, those of
-/// its request's, and at least one: "A server MUST NOT switch to a protocol that was not indicated by
-/// the client" (RFC 9110 section 7.8).
+/// Whether `granted`, the values of a response's `Upgrade`, names only protocols in `asked`, the values of its
+/// request's, and at least one: "A server MUST NOT switch to a protocol that was not indicated by the client" (RFC 9110
+/// section 7.8).
 pub(crate) fn grants<'v>(
     granted: impl Iterator<Item = &'v [u8]>,
     asked: impl Iterator<Item = &'v [u8]> + Clone,

@@ -1,4 +1,4 @@
-//! Heads as their readers see them, whatever the version of HTTP.
+//! Heads as seen by code that does not depend on the version of HTTP.
 
 use leno_hpack::{Block, Field, Fields, Token};
 
@@ -11,7 +11,7 @@ pub struct RequestView<'a>(Request<'a>);
 #[derive(Debug, Clone, Copy)]
 enum Request<'a> {
     Http1(&'a RequestHead, &'a [u8]),
-    /// A section that fulfils RFC 9113 section 8.3.1, and the method it stands for.
+    /// A field section that satisfies RFC 9113 section 8.3.1, and the method that it represents in HTTP/1.
     Http2(&'a Block, &'a [u8]),
 }
 
@@ -20,13 +20,13 @@ impl<'a> RequestView<'a> {
         Self(Request::Http1(head, bytes))
     }
 
-    /// `method`: what the request would be in HTTP/1.
+    /// `method`: what it would be in HTTP/1.
     pub(crate) fn of_http2(block: &'a Block, method: &'a [u8]) -> Self {
         Self(Request::Http2(block, method))
     }
 
-    /// The method, for example `GET`. An extended CONNECT (RFC 8441) is shown as the `GET` with
-    /// `Upgrade` that it stands for, so that one policy fits both.
+    /// The method, for example `GET`. An extended CONNECT (RFC 8441) is presented as the equivalent `GET` with
+    /// `Upgrade`, so that one policy applies to both.
     pub fn method(&self) -> &'a str {
         text(match self.0 {
             Request::Http1(head, bytes) => head.method.of(bytes),
@@ -34,7 +34,7 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// Whether it is for a tunnel: a CONNECT, unless it is an extended one (RFC 8441).
+    /// Whether it opens a tunnel: a CONNECT, unless it is an extended one (RFC 8441).
     pub fn is_connect(&self) -> bool {
         match self.0 {
             Request::Http1(head, _) => head.is_connect,
@@ -44,7 +44,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The target as sent: a path with its query, a whole URI, `*`, or the host and port of a CONNECT. May hold bytes above 0x7f.
+    /// The target as sent: a path with its query, a whole URI, `*`, or the host and port of a CONNECT. It may contain
+    /// bytes above 0x7f.
     pub fn target(&self) -> &'a [u8] {
         match self.0 {
             Request::Http1(head, bytes) => head.target.of(bytes),
@@ -55,8 +56,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`, and a CONNECT, which
-    /// has no path, has `*` too.
+    /// The target's path as sent, without its query (nothing is decoded). `*` stays `*`. A CONNECT has no path, and
+    /// this is `*` for it too.
     pub fn path(&self) -> &'a [u8] {
         self.path_and_query().0
     }
@@ -66,8 +67,8 @@ impl<'a> RequestView<'a> {
         self.path_and_query().1
     }
 
-    /// The host that the request is for, `host` or `host:port`: the target's authority, else the Host
-    /// header (RFC 9112 section 3.2.2, RFC 9113 section 8.3.1). Empty when the client gave none.
+    /// The host that the request names, `host` or `host:port`: the target's authority, or else the Host header (RFC
+    /// 9112 section 3.2.2, RFC 9113 section 8.3.1). Empty if the client sent none.
     pub fn authority(&self) -> &'a str {
         text(match self.0 {
             Request::Http1(head, bytes) if head.is_connect => head.target.of(bytes),
@@ -90,8 +91,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The first header of this name, whatever its case, without white space around its value.
-    /// `host` is found in HTTP/2 too.
+    /// The first header with this name in any case, without white space around its value. `host` is found in HTTP/2
+    /// too.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         if let Request::Http2(block, _) = self.0
             && name.eq_ignore_ascii_case("host")
@@ -104,7 +105,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The values of all headers of this name, whatever its case.
+    /// The values of all headers with this name in any case.
     pub(crate) fn values(
         &self,
         name: &'static str,
@@ -112,8 +113,8 @@ impl<'a> RequestView<'a> {
         values(self.headers(), name)
     }
 
-    /// The headers whose names are wanted, and that go on to the server: not those that the client's
-    /// `Connection` names (RFC 9110 section 7.6.1).
+    /// The headers whose names `is_wanted` accepts and that are forwarded to the server. Those that the client's
+    /// `Connection` names are not (RFC 9110 section 7.6.1).
     pub fn forwarded(
         &self,
         is_wanted: impl Fn(&str) -> bool,
@@ -134,8 +135,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// Headers that may be about traces by the beginning of their names, and few others: `traceparent`, `tracestate`, `b3` and
-    /// `x-b3-*`. Cheaper than to look at all of them.
+    /// Headers that may be about traces, selected by the beginning of their names: `traceparent`, `tracestate`, `b3`,
+    /// `x-b3-*` and a few others. This is cheaper than to examine all headers.
     pub fn trace_headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let (lines, fields) = match self.0 {
             Request::Http1(head, bytes) => (Some((head.headers.iter(), bytes)), None),
@@ -176,7 +177,7 @@ pub struct ResponseView<'a>(Response<'a>);
 #[derive(Debug, Clone, Copy)]
 enum Response<'a> {
     Http1(&'a ResponseHead, &'a [u8]),
-    /// A section that fulfils RFC 9113 section 8.3.2, and its status.
+    /// A field section that satisfies RFC 9113 section 8.3.2, and its status.
     Http2(&'a Block, u16),
 }
 
@@ -213,7 +214,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The first header of this name, whatever its case, without white space around its value.
+    /// The first header with this name in any case, without white space around its value.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         match self.0 {
             Response::Http1(head, bytes) => find_line(&head.headers, bytes, name),
@@ -221,7 +222,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The values of all headers of this name, whatever its case.
+    /// The values of all headers with this name in any case.
     pub(crate) fn values(
         &self,
         name: &'static str,
@@ -267,7 +268,7 @@ fn find_line<'a>(headers: &[Header], bytes: &'a [u8], name: &str) -> Option<&'a 
     headers.iter().find(named).map(|header| header.value.of(bytes))
 }
 
-/// The value of the first field with this name that is no pseudo-header.
+/// The value of the first field with this name, except pseudo-headers.
 fn find_field<'a>(block: &'a Block, name: &str) -> Option<&'a [u8]> {
     let named = |field: &Field<'_>| field.name().eq_ignore_ascii_case(name.as_bytes());
     let found = block.iter().find(|field| named(field) && !field.is_pseudo());
@@ -292,7 +293,7 @@ fn may_be_of_trace(name: &[u8]) -> bool {
     )
 }
 
-/// Bytes that were checked to be ASCII as text.
+/// Bytes that were checked to be ASCII, as text.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

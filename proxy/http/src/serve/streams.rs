@@ -1,4 +1,4 @@
-//! The requests of one HTTP/2 client, each served by itself.
+//! Serves the requests of one HTTP/2 client, each independently.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -12,16 +12,16 @@ use tokio::time::sleep;
 use crate::answer::Answer;
 use crate::call::Call;
 
-/// Serves a client's connection to its end: `begin` takes each request, to be served by a task of
-/// its own. Of the connection `received` was read already. When `drain` is ready the client is
-/// told to open no more streams, and the connection ends after those that are there.
+/// Serves a client's connection to its end. `begin` gets each request, and should serve it in a separate task.
+/// `received` was read from the connection already. When `drain` is ready, the client is told to open no more streams,
+/// and the connection ends after those that are open.
 ///
-/// A client that has sent no request yet is told with its first one, or after [`IDLE_GRACE`]. Clients take a
-/// new connection that ends unused for a server that does not work, and report that instead of
-/// connecting again.
+/// A client that has sent no request yet is told together with its first one, or after [`IDLE_GRACE`]. If a new
+/// connection ends unused, clients conclude that the server does not work, and report an error in place of connecting
+/// again.
 ///
 /// # Errors
-/// Either side broke off, or the client broke the protocol or a bound.
+/// The connection failed on either side, or the client violated the protocol or a limit.
 pub async fn serve_streams<S: Io>(
     client: S,
     received: &[u8],
@@ -32,14 +32,14 @@ pub async fn serve_streams<S: Io>(
     let (mut accept, mut driver) = leno_h2::server(client, received, limits);
     let mut drain = pin!(drain);
     let (mut draining, mut told, mut begun, mut accepting) = (false, false, false, true);
-    // In a box, since most connections need none.
+    // Boxed, because most connections do not need it.
     let mut grace = None;
     poll_fn(|cx| {
         draining = draining || drain.as_mut().poll(cx).is_ready();
         if let Poll::Ready(ended) = Pin::new(&mut driver).poll(cx) {
             return Poll::Ready(ended);
         }
-        // Requests come by way of the driver alone, which this task runs: none has to wake it.
+        // Requests arrive only through the driver, which this task polls, so they need not wake it.
         let quiet = &mut Context::from_waker(Waker::noop());
         while accepting {
             match accept.poll_accept(quiet) {
@@ -49,7 +49,7 @@ pub async fn serve_streams<S: Io>(
                 }
                 Poll::Ready(None) => {
                     accepting = false;
-                    // The driver may have waited for nothing else than that the last was taken.
+                    // The driver may have been waiting only for the last request to be accepted.
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending => break,
@@ -62,7 +62,7 @@ pub async fn serve_streams<S: Io>(
             };
             if begun || waited() {
                 told = true;
-                // This wakes the driver, which this task runs.
+                // This wakes the driver, which this task polls.
                 accept.drain();
             }
         }
@@ -72,7 +72,7 @@ pub async fn serve_streams<S: Io>(
 }
 
 impl Call {
-    /// Answers in place of a server, with `cause` in `leno-error`.
+    /// Answers in place of a server, with `cause` in the `leno-error` header.
     pub fn fail(self, status: u16, cause: &str) {
         self.respond(&Answer::error(status, cause));
     }

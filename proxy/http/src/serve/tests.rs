@@ -1,4 +1,4 @@
-//! One client's connection over loopback, every request answered in place of a server.
+//! One client's connection over loopback. Every request is answered in place of a server.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// What a client reads that sends this and ends; the targets it was served; what was refused.
+/// Serves a client that sends `said` and ends its stream. Returns what it reads, the targets of its requests, and what
+/// was refused.
 async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -45,7 +46,7 @@ async fn requests_are_served_until_the_client_is_done() {
     assert_eq!((targets, refused), (vec!["/1".to_owned(), "/2".to_owned()], None));
 }
 
-/// What a client hears of which the server has this when it is to leave, and that goes on then.
+/// The response to a client that has sent `said` before it is told to leave, and that sends `then` afterwards.
 async fn left_with(said: &[u8], then: &[u8]) -> String {
     let (mut client, accepted) = tokio::io::duplex(1024);
     let limits = Limits::default();
@@ -62,11 +63,11 @@ async fn left_with(said: &[u8], then: &[u8]) -> String {
     let mut serving =
         std::pin::pin!(serve(Box::new(Conn::new(accepted)), (&limits, leave), request));
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(serving.as_mut().poll(context).is_pending(), "it has read what there is");
+    assert!(serving.as_mut().poll(context).is_pending(), "it has read everything that was sent");
     ask.send(()).unwrap();
     let is_done = serving.as_mut().poll(context).is_ready();
     let talking = async {
-        // Fails where the server has left.
+        // This fails if the connection is closed already.
         let _gone = client.write_all(then).await;
         let mut heard = String::new();
         client.read_to_string(&mut heard).await.unwrap();
@@ -81,13 +82,13 @@ async fn left_with(said: &[u8], then: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_client_that_is_to_leave_is_served_what_it_has_begun() {
+async fn a_begun_request_is_served_although_the_client_must_leave() {
     let heard = left_with(b"GET /1 HTTP/1.1\r\n", b"Host: a\r\n\r\n").await;
     assert_eq!(heard.matches("HTTP/1.1 503 ").count(), 1, "{heard}");
 }
 
 #[tokio::test]
-async fn a_client_that_is_to_leave_and_sends_nothing_is_done() {
+async fn an_idle_connection_is_closed_when_its_client_must_leave() {
     assert_eq!(left_with(b"", b"").await, "");
     let heard = left_with(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n", b"").await;
     assert_eq!(heard.matches("HTTP/1.1 503 ").count(), 1, "{heard}");
@@ -104,7 +105,7 @@ async fn a_request_that_asks_to_close_is_the_last() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_read_is_answered_and_told_of() {
+async fn an_invalid_request_is_answered_and_reported() {
     let (heard, targets, refused) =
         served(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\n\r\n").await;
     let (status, cause) = refused.unwrap();

@@ -1,4 +1,4 @@
-//! One header between two proxies of the mesh carries what HTTP/2 loses of an HTTP/1 head.
+//! The internal header in which two proxies of the mesh carry the details of an HTTP/1 head that HTTP/2 cannot express.
 //!
 //! ```text
 //! leno-h1: 1.1 Ta h=host:80 m=POST X-API-Key r=Reason
@@ -12,7 +12,7 @@
 //!          └ version
 //! ```
 //!
-//! Most clients cause the same value with every request, so that HPACK sends it in one byte.
+//! Most clients cause the same value in every request, so HPACK encodes it in one byte.
 
 use leno_hpack::{Field, Token};
 use smallvec::SmallVec;
@@ -20,14 +20,14 @@ use smallvec::SmallVec;
 use crate::head::{Header, Version, is_text, is_token, split_once};
 use crate::writer::Writer;
 
-/// The value for a response of HTTP/2 that grants an HTTP/1 client another protocol.
+/// The value in an HTTP/2 response that grants another protocol to an HTTP/1 client.
 pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
-/// Names kept that are not in the style.
+/// Most names that are listed because they are not in the style.
 const NAMES: usize = 16;
-/// Bytes of them.
+/// Most bytes of these names.
 const NAME_BYTES: usize = 512;
 
-/// The header's value while it is made.
+/// The header's value while it is being written.
 pub(crate) type Value = SmallVec<[u8; 64]>;
 
 /// The parsed header.
@@ -39,12 +39,12 @@ pub(crate) struct Carried<'a> {
     pub(crate) no_path: bool,
     pub(crate) no_host: bool,
     pub(crate) switched: bool,
-    /// `Content-Length: 0`, which an extended CONNECT cannot have.
+    /// `Content-Length: 0`, which is not permitted in an extended CONNECT.
     pub(crate) zero_length: bool,
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) method: Option<&'a [u8]>,
     pub(crate) reason: Option<&'a [u8]>,
-    /// The words between the flags and the reason.
+    /// The words between the flags and the reason phrase.
     words: &'a [u8],
 }
 
@@ -94,7 +94,7 @@ impl<'a> Carried<'a> {
         self.words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
     }
 
-    /// Writes the name of a field as it was.
+    /// Writes the name of a field in its original case.
     pub(crate) fn put_name_of(&self, field: &Field<'_>, out: &mut Writer) {
         match field.token() {
             token if token != Token::NONE && self.title_case && self.words.is_empty() => {
@@ -104,7 +104,7 @@ impl<'a> Carried<'a> {
         }
     }
 
-    /// Writes `name`, which is in lower case, as it was.
+    /// Writes `name`, which is in lower case, in its original case.
     pub(crate) fn put_name(&self, name: &[u8], out: &mut Writer) {
         let kept = if self.words.is_empty() {
             None
@@ -118,7 +118,7 @@ impl<'a> Carried<'a> {
     }
 }
 
-/// The words before the reason, and the reason.
+/// The words before the reason phrase, and the reason phrase.
 fn split_reason(words: &[u8]) -> Option<(&[u8], &[u8])> {
     if let Some(reason) = words.strip_prefix(b"r=") {
         return Some((b"", reason));
@@ -128,7 +128,7 @@ fn split_reason(words: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((before, rest.strip_prefix(b" r=")?))
 }
 
-/// Puts a name into a style.
+/// Converts a name to a style.
 fn style(name: &mut [u8], title_case: bool) {
     name.make_ascii_lowercase();
     let mut first = title_case;
@@ -148,7 +148,8 @@ fn is_styled(name: &[u8], title_case: bool) -> bool {
     })
 }
 
-/// Writes the header: version, style and flags. Names that need it follow with [`push_names`].
+/// Writes the beginning of the header: version, style and flags. [`push_names`] appends the names that are not in the
+/// style.
 pub(super) fn begin(version: Version, headers: &[Header], bytes: &[u8]) -> (Value, bool) {
     let mut value = Value::new();
     value.extend_from_slice(if version == Version::Http10 { b"1.0 " } else { b"1.1 " });

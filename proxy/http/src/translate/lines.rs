@@ -1,4 +1,4 @@
-//! HTTP/1 heads, line by line.
+//! Writes HTTP/1 heads line by line.
 
 use leno_hpack::{Block, Field, Token};
 
@@ -6,17 +6,17 @@ use super::Carried;
 use crate::head::{HeadError, is_token, text_end};
 use crate::writer::{Rendered, Writer};
 
-/// What a head needs besides its fields: first line, `Connection`, framing, `Host`.
+/// Bytes that a head needs besides its fields: first line, `Connection`, framing and `Host`.
 const OVERHEAD: usize = 1024;
 
-/// Writes lines. Names come out in the style of `carried`, in lower case without it.
+/// Writes lines. Names are in the style of `carried`, or in lower case if that is `None`.
 pub(super) struct Lines<'c> {
     out: Writer,
     pub(super) carried: Option<Carried<'c>>,
 }
 
 impl<'c> Lines<'c> {
-    /// With room for the fields of `block`, whose sizes count 32 bytes each on top, and `more`.
+    /// With room for the fields of `block`, whose size includes 32 bytes for each of them, and for `more` bytes.
     pub(super) fn new(block: &Block, more: usize, carried: Option<Carried<'c>>) -> Self {
         let needed = block.size().saturating_add(more).saturating_add(OVERHEAD);
         Self { out: Writer::with_room(needed), carried }
@@ -30,7 +30,7 @@ impl<'c> Lines<'c> {
         self.out.put_number(number);
     }
 
-    /// A name and the colon behind it.
+    /// Writes a name and the colon behind it.
     pub(super) fn name(&mut self, name: &[u8]) {
         match self.carried {
             None => self.put(name),
@@ -39,14 +39,14 @@ impl<'c> Lines<'c> {
         self.put(b": ");
     }
 
-    /// A whole line.
+    /// Writes a complete line.
     pub(super) fn line(&mut self, name: &[u8], value: &[u8]) {
         self.name(name);
         self.put(value);
         self.put(b"\r\n");
     }
 
-    /// A line of a field that came from elsewhere.
+    /// Writes the line of a field that was received.
     pub(super) fn field(&mut self, field: &Field<'_>) -> Result<(), HeadError> {
         check(field)?;
         match self.carried {
@@ -65,7 +65,7 @@ impl<'c> Lines<'c> {
     }
 }
 
-/// Refuses what would break out of a line of HTTP/1, even if an earlier check has let it through.
+/// Refuses bytes that would end a line of HTTP/1 early, even if an earlier check has accepted them.
 pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
     let is_known = field.token() != Token::NONE && !field.is_pseudo();
     if !is_known && !is_token(field.name()) {

@@ -18,12 +18,12 @@ use crate::writer::Rendered;
 pub(crate) struct ToH2 {
     /// The server is a proxy of the mesh.
     pub(crate) mesh: bool,
-    /// The server takes extended CONNECT, so that an upgrade can be asked for.
+    /// The server accepts extended CONNECT, so an upgrade can be requested.
     pub(crate) connect: bool,
 }
 
-/// The fields of an HTTP/1 request, and whether the stream is to stay open for what follows: it is a CONNECT, or
-/// became an extended one.
+/// The fields of an HTTP/1 request, and whether its stream must stay open for the bytes that follow, because it is a
+/// CONNECT or became an extended one.
 pub(crate) fn to_h2(
     head: &RequestHead,
     bytes: &[u8],
@@ -38,9 +38,9 @@ pub(crate) fn to_h2(
         Some((scheme, authority, path)) => (scheme, Some(authority), path),
         None => (&b"http"[..], None, target),
     };
-    // `*` is no path of a CONNECT to servers outside of the mesh (RFC 9113 section 8.3.1), and a body
-    // would come before the other protocol, which HTTP/2 cannot express. Without the upgrade the
-    // request means the same (RFC 9110 section 7.8).
+    // Servers outside of the mesh do not accept `*` as the path of a CONNECT (RFC 9113 section 8.3.1), and a body
+    // before the other protocol cannot be expressed in HTTP/2. In these cases the request is sent without the upgrade,
+    // and its meaning stays the same (RFC 9110 section 7.8).
     let is_asterisk = path == b"*" || path.is_empty() && method == b"OPTIONS";
     let connect = to.mesh || to.connect && !is_asterisk;
     let upgrade = if connect && head.upgrade() && head.framing() == Framing::None {
@@ -70,7 +70,7 @@ pub(crate) fn to_h2(
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if upgrade.is_some() || head.is_connect {
-        // It would be the length of what the other protocol sends.
+        // It would be taken for the length of the other protocol's bytes.
         block.remove_all(b"content-length");
     }
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
@@ -104,13 +104,13 @@ pub(crate) fn to_h2(
     Ok((block, upgrade.is_some() || head.is_connect))
 }
 
-/// The protocol that an upgrade asks for first.
+/// The first protocol in `Upgrade`.
 fn protocol<'b>(head: &RequestHead, bytes: &'b [u8]) -> Option<&'b [u8]> {
     let header = head.headers.iter().find(|header| header.known == Known::Upgrade)?;
     tokens(header.value.of(bytes)).next().filter(|protocol| is_protocol(protocol))
 }
 
-/// A name with a version perhaps. HTTP/2 in clear text is never asked for.
+/// A name, perhaps with a version. HTTP/2 in clear text is never requested.
 fn is_protocol(protocol: &[u8]) -> bool {
     let fits = |byte: &u8| in_token(*byte) || *byte == b'/';
     !protocol.is_empty()
@@ -127,19 +127,19 @@ fn push_lower_pseudo(block: &mut Block, name: &[u8], value: &[u8]) {
     }
 }
 
-/// An HTTP/2 request as HTTP/1.
+/// An HTTP/2 request in the form of HTTP/1.
 #[derive(Debug)]
 pub(crate) struct Http1Request {
     pub(crate) head: Rendered,
     pub(crate) framing: Framing,
-    /// Asks for another protocol, or is a CONNECT.
+    /// The request asks for another protocol, or is a CONNECT.
     pub(crate) upgrade: bool,
-    /// The key that was made for it, if the client sent none.
+    /// The key that was generated because the client sent none.
     pub(crate) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
-/// The head of an HTTP/2 request as HTTP/1. `empty`: it has no body. `carried`: the value of the header
-/// that another proxy of the mesh has added.
+/// The head of an HTTP/2 request in the form of HTTP/1. `empty`: it has no body. `carried`: the value of the internal
+/// header that another proxy of the mesh has added.
 pub(crate) fn to_h1(
     block: &Block,
     carried: Option<&[u8]>,
@@ -208,7 +208,7 @@ pub(super) fn put_length(lines: &mut Lines<'_>, length: u64) {
     lines.put(b"\r\n");
 }
 
-/// The one length that all `content-length` fields give.
+/// The length in all `content-length` fields, which must agree.
 pub(super) fn content_length(block: &Block, ignored: bool) -> Result<Option<u64>, HeadError> {
     let mut length = None;
     if ignored {
@@ -244,7 +244,8 @@ fn put_target(lines: &mut Lines<'_>, block: &Block, method: &[u8]) -> Result<(),
     lines.put(authority);
     match path {
         b"*" => {}
-        // Anything else behind the slash would go on with the authority: policies have seen another path.
+        // Anything else behind the slash would become a part of the authority, and the path would not be the one that
+        // policies were applied to.
         [b'/', rest @ ..] if carried.no_path && matches!(rest, [] | [b'?', ..]) => lines.put(rest),
         _ => lines.put(path),
     }
@@ -257,11 +258,11 @@ fn put_host(lines: &mut Lines<'_>, block: &Block, old: bool) -> Result<(), HeadE
     let known = authority.unwrap_or_default();
     let same =
         |host: &[u8]| without_port(host, scheme).eq_ignore_ascii_case(without_port(known, scheme));
-    // Whether the target says to the application what policies have seen as the host, or there is none.
+    // Whether the target contains the host that policies were applied to, or there is no host.
     let is_said = |carried: Carried<'_>| carried.absolute || known.is_empty();
     let host = match lines.carried {
         Some(carried) if carried.no_host && old && is_said(carried) => return Ok(()),
-        // It may differ in what does not matter, and in nothing else.
+        // The original may differ from it in insignificant details only.
         Some(carried @ Carried { host: Some(host), .. })
             if same(host) || host.is_empty() && is_said(carried) =>
         {
@@ -302,7 +303,7 @@ fn put_fields(
     Ok(Some(key))
 }
 
-/// RFC 9113 section 8.2.3.
+/// Joins the cookie fields to one line (RFC 9113 section 8.2.3).
 fn put_cookies(lines: &mut Lines<'_>, block: &Block) -> Result<(), HeadError> {
     let mut first = true;
     for field in block.iter().filter(|field| field.token() == Token::COOKIE) {

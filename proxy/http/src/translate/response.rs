@@ -58,7 +58,7 @@ fn digits(status: u16) -> [u8; 3] {
     [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
 
-/// What the head of a response in HTTP/1 depends on.
+/// What the HTTP/1 head of a response depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToH1<'a> {
     pub(crate) status: u16,

@@ -1,4 +1,4 @@
-//! Tables of heads, one version to the other.
+//! Tables of heads that are translated from one version to the other.
 
 use leno_hpack::Block;
 use smallvec::SmallVec;
@@ -83,7 +83,7 @@ fn requests_to_http2() {
 }
 
 #[test]
-fn edits_on_the_way_to_http2() {
+fn edits_are_applied_to_a_head_in_http2() {
     let set = [HeaderLine::new("X-A", b"9").unwrap(), HeaderLine::new("Host", b"c").unwrap()];
     let edits =
         Edits { set: &set, remove: &["x-b", "host"], target: Some(b"/z"), ..Edits::default() };
@@ -99,13 +99,13 @@ fn edits_on_the_way_to_http2() {
     );
 }
 
-/// Names and values.
+/// Names and values of fields.
 type Fields = &'static [(&'static str, &'static str)];
 
 const GOOD: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/")];
 
-/// The good head with other values of some fields, and more fields.
+/// The good head with other values for some fields, and with more fields.
 fn changed(fields: &[(&str, &str)]) -> Block {
     let mut block = block(&GOOD);
     for (name, value) in fields {
@@ -118,7 +118,7 @@ fn changed(fields: &[(&str, &str)]) -> Block {
 }
 
 #[test]
-fn nothing_breaks_out_of_a_line() {
+fn no_field_can_add_a_line() {
     let cases: &[(&[(&str, &str)], HeadError)] = &[
         (&[(":method", "GET / HTTP/1.1\r\nX: y\r\n\r\nGET")], RequestLine),
         (&[(":method", "GET /admin")], RequestLine),
@@ -180,14 +180,14 @@ fn nothing_breaks_out_of_a_line() {
 }
 
 #[test]
-fn what_another_proxy_says_is_bounded_and_checked() {
+fn details_from_another_proxy_are_bounded_and_checked() {
     let line = |carried: &str, fields: &[(&str, &str)]| {
         let made = request::to_h1(&changed(fields), Some(carried.as_bytes()), true).unwrap();
         String::from_utf8(made.head.bytes().to_vec()).unwrap()
     };
     let cases: &[(&str, Fields, &str)] = &[
         ("1.1 T h=a:80", &[], "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n"),
-        // Not the authority that policies have seen.
+        // The host must be the authority that policies were applied to.
         ("1.1 T h=evil", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Tn", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.0 Tn", &[], "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"),
@@ -195,7 +195,7 @@ fn what_another_proxy_says_is_bounded_and_checked() {
         ("1.0 Tn", &[(":authority", "")], "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
         ("1.1 T h=", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Ta h=", &[], "GET http://a/ HTTP/1.1\r\nHost: \r\n\r\n"),
-        // Not a path that policies have not seen.
+        // The path must be the one that policies were applied to.
         ("1.1 Tae", &[], "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Tae", &[(":path", "/?q")], "GET http://a?q HTTP/1.1\r\nHost: a\r\n\r\n"),
         (

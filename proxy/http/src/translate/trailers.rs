@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::lines::check;
 use crate::head::{split_once, trim};
 
-/// Trailers of chunked framing, whose lines were checked as they came, as fields.
+/// Converts the trailers of chunked framing, whose lines were checked on arrival, to fields.
 pub(crate) fn to_h2(lines: &[u8]) -> Head {
     let mut block = Head::new();
     for line in lines.split(|byte| *byte == b'\n') {
@@ -20,8 +20,8 @@ pub(crate) fn to_h2(lines: &[u8]) -> Head {
     block
 }
 
-/// Fields as the trailers of chunked framing, behind the last chunk. Fields that only a head may have
-/// are left out.
+/// Converts fields to the trailers of chunked framing, which follow the last chunk. Fields that are permitted only in a
+/// head are omitted.
 pub(crate) fn to_h1(block: &Block, out: &mut SmallVec<[u8; 16]>) {
     for field in block {
         let name = field.name();

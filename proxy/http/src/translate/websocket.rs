@@ -1,5 +1,4 @@
-//! The handshake of WebSocket (RFC 6455 section 4), which extended CONNECT has no need of and
-//! HTTP/1 insists on.
+//! The handshake of WebSocket (RFC 6455 section 4), which HTTP/1 requires and extended CONNECT does not need.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -8,16 +7,16 @@
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
-/// Bytes of a key: sixteen in base64.
+/// The length of a key: sixteen bytes in base64.
 pub(crate) const KEY_BYTES: usize = 24;
-/// Bytes of an accept value: a SHA-1 in base64.
+/// The length of an accept value: a SHA-1 in base64.
 pub(crate) const ACCEPT_BYTES: usize = 28;
 
-/// What every server appends to the key.
+/// The string that every server appends to the key.
 const SUFFIX: &[u8; 36] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// A key for a server that insists on one. It protects from caches that confuse handshakes with
-/// other requests, not from anybody who can see it.
+/// A key for a server that requires one. It prevents caches from confusing handshakes with other requests. It is not a
+/// secret.
 pub(crate) fn new_key() -> [u8; KEY_BYTES] {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut nonce = [0; 16];
@@ -29,7 +28,7 @@ pub(crate) fn new_key() -> [u8; KEY_BYTES] {
     key
 }
 
-/// The `Sec-WebSocket-Accept` for a key. `None` for what cannot be a key.
+/// The `Sec-WebSocket-Accept` for a key. `None` if it cannot be a key.
 pub(crate) fn accept(key: &[u8]) -> Option<[u8; ACCEPT_BYTES]> {
     if key.len() != KEY_BYTES {
         return None;
@@ -59,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_the_rfc() {
+    fn the_example_in_the_rfc_is_computed() {
         let accepted = accept(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
         assert_eq!(&accepted, b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert_eq!(accept(b"short"), None);

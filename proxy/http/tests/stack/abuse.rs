@@ -1,14 +1,14 @@
-//! Hostile clients and servers: each is refused, and no other connection sees a byte of it.
+//! Hostile clients and servers: each is refused, and none of its bytes reaches another connection.
 
 use leno_http::Party;
 
 use crate::support::{Lab, Settings};
 
-/// What an attacker wants a server to take for a request of its own.
+/// A request that an attacker wants a server to mistake for an independent one.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Lines of a request's head after `POST / HTTP/1.1` and `Host: a`, and how they are answered.
+/// Lines of a request's head after `POST / HTTP/1.1` and `Host: a`, with the status and cause of the answer.
 const HEADERS: &[(&str, u16, &str)] = &[
     (
         "Content-Length: 6\r\nTransfer-Encoding: chunked",
@@ -67,7 +67,7 @@ const HEADERS: &[(&str, u16, &str)] = &[
     ("X: \x7f", 400, "header-value"),
 ];
 
-/// Whole heads.
+/// Complete heads.
 const HEADS: &[(&str, u16, &str)] = &[
     ("GET / HTTP/1.1\r\n\r\n", 400, "host-missing"),
     ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", 400, "host-malformed"),
@@ -94,7 +94,7 @@ const HEADS: &[(&str, u16, &str)] = &[
     ),
 ];
 
-/// Chunked bodies. The server may see what came before the fault, but no second request.
+/// Chunked bodies. The server may receive what precedes the fault, but no second request.
 const CHUNKS: &[(&str, &str)] = &[
     ("5\r\nhello", "chunk-end"),
     ("x\r\n", "chunk-size"),
@@ -118,7 +118,7 @@ const CHUNKS: &[(&str, &str)] = &[
 ];
 
 #[tokio::test(start_paused = true)]
-async fn heads_that_two_parsers_could_read_differently_reach_no_server() {
+async fn ambiguous_heads_reach_no_server() {
     let lines = HEADERS.iter().map(|(lines, status, cause)| {
         (format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n"), *status, *cause)
     });
@@ -132,7 +132,7 @@ async fn heads_that_two_parsers_could_read_differently_reach_no_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heads_that_are_too_large() {
+async fn heads_that_are_too_large_are_refused() {
     let cases = [
         (format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(65_536)), 431),
         (format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(300)), 431),
@@ -158,7 +158,7 @@ async fn heads_that_are_too_large() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn chunks_that_two_parsers_could_read_differently_end_the_connection() {
+async fn ambiguous_chunks_end_the_connection() {
     for (body, cause) in CHUNKS {
         let mut lab = Lab::new(Settings::default());
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -174,9 +174,9 @@ async fn chunks_that_two_parsers_could_read_differently_end_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_never_taken_for_a_request_nor_a_request_for_a_body() {
-    // Each is a proper request whose body looks like another, or the other way round; the
-    // server must see exactly what the framing says before it answers.
+async fn bodies_and_requests_are_never_confused() {
+    // Each is a valid request whose body looks like another request, or the reverse. The server must receive exactly
+    // what the framing defines before it answers.
     let length = SMUGGLED.len();
     let cases = [
         (format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"), SMUGGLED, true),
@@ -209,7 +209,7 @@ async fn a_body_is_never_taken_for_a_request_nor_a_request_for_a_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h2c_is_not_upgraded_to_behind_our_back() {
+async fn an_upgrade_to_h2c_is_never_requested_or_granted() {
     let mut lab = Lab::new(Settings::default());
     let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\n\
         Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n";
@@ -221,7 +221,7 @@ async fn h2c_is_not_upgraded_to_behind_our_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn responses_that_two_parsers_could_read_differently_are_not_passed_on() {
+async fn ambiguous_responses_are_not_forwarded() {
     let cases = [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
@@ -243,7 +243,7 @@ async fn responses_that_two_parsers_could_read_differently_are_not_passed_on() {
         server.send(response).await;
         lab.client.expect(format!("HTTP/1.1 502 Bad Gateway\r\nleno-error: {cause}\r\n")).await;
         let done = lab.outcome().await;
-        // Whether it is asked for elsewhere is for policy to say.
+        // The policy of the caller decides about a retry.
         assert!(!done.server_reusable && done.failure.unwrap().retryable);
     }
     let mut lab = Lab::new(Settings::default());
@@ -251,13 +251,13 @@ async fn responses_that_two_parsers_could_read_differently_are_not_passed_on() {
     let mut server = lab.server().await;
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     server.send([head, "zz\r\n", OK].concat()).await;
-    // The fault came with the first read, so that nothing had been sent yet.
+    // The fault was in the first read, so nothing had been sent yet.
     lab.client.expect("HTTP/1.1 502 Bad Gateway\r\nleno-error: chunk-size\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_client_harms_no_other() {
-    // Both share one server connection, one after the other.
+async fn an_invalid_request_does_not_affect_other_clients() {
+    // Both use one server connection, one after the other.
     let mut lab = Lab::new(Settings::default());
     let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let bad = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n";

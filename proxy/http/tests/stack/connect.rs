@@ -23,13 +23,13 @@ fn in_all_pairs(connect: bool, scenario: impl AsyncFn(Pair, Bed)) {
 }
 
 #[test]
-fn what_is_not_to_be_relayed_is_refused() {
+fn a_connect_is_refused_unless_it_is_enabled() {
     in_all_pairs(false, async |pair, mut bed| {
         bed.user.upgrade(&ASKS).await;
         let seen = bed.user.response().await;
         assert!(seen.heads[0].starts_with("501\nleno-error: connect\n"), "{pair:?}: {seen:?}");
         if pair.0 == Side::H1 {
-            // Bytes for the tunnel may follow.
+            // Bytes for the tunnel may follow, so the connection ends.
             assert_eq!(bed.user.rest().await, (vec![], Ending::Short), "{pair:?}");
         }
         let failure = bed.done().await.failure.unwrap();
@@ -53,7 +53,7 @@ fn a_tunnel_carries_bytes_both_ways_until_both_sides_end_it() {
         open(&mut app).await;
         let opened = bed.user.head().await;
         assert_eq!(opened, "200\n", "{pair:?}");
-        // What would be another request is bytes of the tunnel.
+        // Bytes that look like another request belong to the tunnel.
         let bytes = "GET / HTTP/1.1\r\n\r\n";
         bed.user.raw(bytes).await;
         assert_eq!(app.take(bytes.len()).await, bytes.as_bytes(), "{pair:?}");
@@ -83,7 +83,7 @@ async fn open(app: &mut App) {
 
 /// Fields that would frame the response are not forwarded (RFC 9110 section 9.3.6).
 #[test]
-fn no_field_frames_a_tunnel() {
+fn framing_fields_of_a_tunnels_response_are_not_forwarded() {
     for pair in PAIRS.into_iter().filter(|pair| pair.1 == Side::H1) {
         run(async {
             let mut bed = Bed::new(pair, relaying(true));
@@ -99,7 +99,8 @@ fn no_field_frames_a_tunnel() {
     }
 }
 
-/// Without a tunnel there is an ordinary response, and the client may ask again, for example with credentials.
+/// If the tunnel is refused, there is an ordinary response, and the client may send another request, for example with
+/// credentials.
 #[test]
 fn a_refusal_of_the_server_is_an_ordinary_response() {
     in_all_pairs(true, async |pair, mut bed| {
@@ -111,7 +112,7 @@ fn a_refusal_of_the_server_is_an_ordinary_response() {
         assert!(seen.heads[0].starts_with("407"), "{pair:?}: {seen:?}");
         assert_eq!((&seen.body[..], seen.ending), (&b"no"[..], Ending::Whole), "{pair:?}");
         if pair.0 == Side::H2 {
-            // Without a tunnel the request ends here; a connection of HTTP/1 takes another one.
+            // Without a tunnel the request ends here, and an HTTP/1 connection can be used for another one.
             bed.user.finish().await;
         }
         let done = bed.done().await;

@@ -1,25 +1,24 @@
-//! Replays a corpus of requests and responses, and everything one byte away from them: however
-//! the bytes are cut, the same messages are found or the same fault, and what is accepted means
-//! the same to httparse.
+//! Replays a corpus of requests and responses, and all variants that differ by one byte. However the bytes are split,
+//! the same messages or the same fault are found, and accepted bytes mean the same to httparse.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
 
 use leno_http::{BodyError, BodyWalker, Framing, HeadError, Limits, RequestHead, ResponseHead};
 
-/// Bytes that parsers trip over.
+/// Bytes that parsers often handle wrongly.
 const BYTES: &[u8] = b"\r\n\0\t :;,0a\x0b\x7f\xff";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// Bytes of a head and of the body behind it.
+    /// The lengths of a head and of the body behind it.
     Message(usize, usize),
     Unfinished,
     Head(HeadError),
     Body(BodyError),
 }
 
-/// What is found in a stream of messages that comes in pieces of `step` bytes.
+/// The messages in a stream that arrives in pieces of `step` bytes.
 fn requests(stream: &[u8], step: usize) -> Vec<Found> {
     messages(stream, step, RequestHead::default, RequestHead::parse, |head| {
         (head.len(), head.framing())
@@ -85,7 +84,7 @@ fn messages<H>(
     found
 }
 
-/// `bytes`, and all that differ from it in one byte changed, left out or doubled.
+/// `bytes`, and all variants with one byte changed, removed or doubled.
 fn one_byte_away(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let changed = (0..bytes.len()).flat_map(move |at| {
         let replaced = BYTES.iter().map(move |byte| {
@@ -111,7 +110,7 @@ fn replay(folder: &str, find: impl Fn(&[u8], usize) -> Vec<Found>) -> usize {
         let good = found.iter().all(|found| matches!(found, Found::Message(..)));
         assert_eq!(good, expected_good, "{}: {found:?}", path.display());
         for mut stream in one_byte_away(&bytes) {
-            // A fault within a line is noticed at the latest when the line ends.
+            // A fault within a line is noticed at the end of the line at the latest.
             if stream.last() != Some(&b'\n') {
                 stream.push(b'\n');
             }
@@ -125,8 +124,8 @@ fn replay(folder: &str, find: impl Fn(&[u8], usize) -> Vec<Found>) -> usize {
     count
 }
 
-/// The heads of the requests found, as another parser takes them; it refuses targets that are
-/// not UTF-8, which many servers take.
+/// Parses the heads of the requests with another parser. That parser refuses targets that are not UTF-8, although many
+/// servers accept them.
 fn assert_httparse_agrees(stream: &[u8]) {
     if std::str::from_utf8(stream).is_err() {
         return;
@@ -150,10 +149,10 @@ fn requests_mean_the_same_in_any_pieces() {
         }
         requests(stream, step)
     });
-    assert!(count > 10_000, "the corpus is there");
+    assert!(count > 10_000, "the corpus is missing or too small");
 }
 
 #[test]
 fn responses_mean_the_same_in_any_pieces() {
-    assert!(replay("responses", responses) > 5_000, "the corpus is there");
+    assert!(replay("responses", responses) > 5_000, "the corpus is missing or too small");
 }

@@ -1,4 +1,4 @@
-//! Exchanges that end badly, and what becomes of both connections.
+//! Exchanges that fail, and whether both connections can be used afterwards.
 
 use crate::support::{Lab, Settings};
 use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Party, pool_stats, unread_answers};
@@ -13,7 +13,7 @@ fn lab() -> Lab {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rest_of_a_body_is_not_awaited_for_ever() {
+async fn the_wait_for_the_rest_of_a_body_is_limited() {
     let mut lab = lab();
     lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
     let mut server = lab.server().await;
@@ -25,13 +25,13 @@ async fn the_rest_of_a_body_is_not_awaited_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_more_is_read_than_can_be_written() {
+async fn no_more_is_read_than_can_be_written() {
     let mut lab = Lab::new(Settings { pipe: 256 * 1024, ..Settings::default() });
     lab.client.send(GET).await;
     let mut server = lab.server().await;
     server.expect(GET).await;
     server.send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n").await;
-    // The client reads nothing: its pipe fills, one buffer fills, the server's pipe fills.
+    // The client reads nothing, so its pipe, one buffer and the server's pipe fill up.
     let mut taken = 0;
     let piece = [7; 4096];
     while let Ok(count) =
@@ -43,7 +43,7 @@ async fn nothing_more_is_read_than_can_be_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_gone_is_replaced_before_anything_is_lost() {
+async fn a_request_is_retried_if_its_server_has_closed_the_connection() {
     let mut lab = lab();
     let request = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
     lab.client.send(GET).await;
@@ -81,7 +81,7 @@ async fn a_closed_pooled_connection_is_not_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_408_that_crossed_with_the_request_is_not_the_answer() {
+async fn a_408_that_crossed_the_request_is_not_forwarded() {
     let mut lab = lab();
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -114,7 +114,7 @@ async fn a_large_body_cannot_be_sent_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_judge_can_send_a_request_elsewhere() {
+async fn the_judge_can_have_a_request_sent_to_another_server() {
     let mut lab = Lab::new(Settings { retry_on: Some(503), ..Settings::default() });
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -129,7 +129,7 @@ async fn the_judge_can_send_a_request_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_response_is_no_response() {
+async fn an_incomplete_response_is_a_failure() {
     for (part, started) in [
         ("HTTP/1.1 200 OK\r\nContent-Le", false),
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", true),
@@ -172,7 +172,7 @@ async fn a_half_closed_client_still_gets_its_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_while_sending_takes_only_its_own_request_along() {
+async fn a_client_that_leaves_during_its_upload_fails_only_its_own_request() {
     let mut lab = lab();
     lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
     let mut server = lab.server().await;
@@ -200,10 +200,10 @@ async fn bytes_behind_a_response_end_the_servers_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn bounds_in_time() {
-    // Idle.
+    // An idle connection.
     let mut lab = lab();
     lab.client.expect_end().await;
-    // A head that never ends, although bytes keep coming.
+    // A head that never ends, although bytes keep arriving.
     let mut lab = Lab::new(Settings::default());
     let begun = tokio::time::Instant::now();
     lab.client.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
@@ -224,7 +224,7 @@ async fn bounds_in_time() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert_eq!(rest.failure.unwrap().status(), Some(504));
     lab.client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
-    // Nothing moves.
+    // A response of which no byte moves.
     let mut lab = Lab::new(Settings::default());
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -234,7 +234,7 @@ async fn bounds_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
+async fn a_stall_is_blamed_on_the_side_that_does_not_move() {
     for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {
         let mut lab = Lab::new(Settings::default());
         lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n").await;
@@ -247,7 +247,7 @@ async fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_begin_in_time_is_tried_no_longer() {
+async fn a_server_whose_response_does_not_begin_in_time_is_replaced() {
     let within = Some(Duration::from_secs(5));
     let mut lab = Lab::new(Settings { response_within: within, ..Settings::default() });
     lab.client.send(GET).await;
@@ -255,7 +255,7 @@ async fn a_server_that_does_not_begin_in_time_is_tried_no_longer() {
     assert!(matches!(lab.outcome().await.failure.unwrap().cause, Cause::Late));
     let mut second = lab.server().await;
     assert_eq!(begun.elapsed().as_secs(), 5);
-    // Once a response has begun, it may take what time it takes.
+    // Once a response has begun, it has no such limit.
     second.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
     lab.client.expect("HTTP/1.1 200 OK\r\n").await;
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -264,7 +264,7 @@ async fn a_server_that_does_not_begin_in_time_is_tried_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_side_that_takes_no_bytes_is_given_up() {
+async fn an_exchange_ends_if_a_side_reads_no_bytes() {
     let mut lab = Lab::new(Settings { pipe: 1000, ..Settings::default() });
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -279,7 +279,7 @@ async fn a_side_that_takes_no_bytes_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_ours_keeps_what_can_be_kept() {
+async fn an_answer_of_the_proxy_keeps_the_connection_open_if_possible() {
     let deadline = Some(Duration::from_secs(5));
     let mut lab = Lab::new(Settings { deadline, ..Settings::default() });
     let request = "POST / HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nabc";
@@ -294,16 +294,16 @@ async fn an_answer_of_ours_keeps_what_can_be_kept() {
             )
             .await;
     }
-    // The end of a body that is not all here is unknown.
+    // The end of an incomplete body is unknown.
     lab.client.send("HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab").await;
     let _server = lab.server().await;
     let rest = lab.client.rest().await;
     assert!(rest.ends_with("\r\nConnection: close\r\n\r\n"), "{rest}");
 }
 
-/// A client that sends requests and reads nothing does not keep its place.
+/// A client that sends requests and reads nothing loses its connection.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_its_client_does_not_read_is_given_up() {
+async fn the_connection_ends_if_the_client_does_not_read_an_answer() {
     let (near, mut far) = tokio::io::duplex(1000);
     let mut client = Conn::new(near);
     far.write_all(GET.as_bytes()).await.unwrap();
@@ -318,7 +318,7 @@ async fn an_answer_that_its_client_does_not_read_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_of_our_own() {
+async fn a_page_of_the_proxy_is_served() {
     let (near, mut far) = tokio::io::duplex(1 << 20);
     let mut client = Conn::new(near);
     let limits = Limits::default();

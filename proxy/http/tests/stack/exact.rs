@@ -1,4 +1,4 @@
-//! Framing, trailers and upgrades to the letter of RFC 9110 and 9112, in all pairs of versions.
+//! Framing, trailers and upgrades exactly as RFC 9110 and 9112 define them, for all pairs of versions.
 
 use crate::h2::support::{Settings, run};
 use crate::pairs::{Bed, Ending, Message, PAIRS, Pair, Side};
@@ -13,7 +13,7 @@ const GET: Message = Message {
 const NO_CONTENT: Message =
     Message { h1: "HTTP/1.1 204 X\r\n\r\n", h2: &[&[(":status", "204")]], data: "", trailers: &[] };
 
-/// The versions of server that can send the message.
+/// The versions of servers that can send the message.
 const BOTH: &[Side] = &[Side::H1, Side::H2];
 const H1: &[Side] = &[Side::H1];
 
@@ -24,7 +24,7 @@ struct Response {
     heads: &'static [&'static str],
     body: &'static str,
     trailers: &'static str,
-    /// A connection of HTTP/1 to the server can take another request.
+    /// Whether an HTTP/1 connection to the server can be used for another request.
     reusable: bool,
 }
 
@@ -277,9 +277,9 @@ fn requests() {
     }
 }
 
-/// However the trailers are cut, each is removed whole or forwarded whole.
+/// However the trailers are split, each is removed or forwarded as a whole.
 #[test]
-fn trailers_in_pieces() {
+fn trailers_that_arrive_in_pieces_are_handled_as_a_whole() {
     for step in [1, 2, 3, 7, 31] {
         for pair in [PAIRS[0], PAIRS[1]] {
             run(async {
@@ -300,7 +300,7 @@ fn trailers_in_pieces() {
 }
 
 #[test]
-fn a_switch_to_another_protocol_than_the_client_asked_for() {
+fn a_switch_to_a_protocol_that_the_client_did_not_ask_for_is_refused() {
     let asked = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x, y\r\n\r\n";
     let asked = Message {
         h1: asked,

@@ -1,4 +1,4 @@
-//! Exchanges as wire transcripts.
+//! Exchanges, written as transcripts of the bytes on both connections.
 
 use crate::support::{Lab, Settings, Wire};
 use leno_http::{Conn, HeaderLine, Limits, pool_stats};
@@ -95,7 +95,7 @@ async fn chunks_and_trailers_pass_as_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_clients_close_is_not_the_servers() {
+async fn a_close_by_the_client_keeps_the_servers_connection() {
     let mut lab = lab();
     lab.client.send("GET / HTTP/1.1\r\nConnection: close\r\nHost: a\r\n\r\n").await;
     let mut server = lab.server().await;
@@ -108,7 +108,7 @@ async fn the_clients_close_is_not_the_servers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_servers_close_is_not_the_clients() {
+async fn a_close_by_the_server_keeps_the_clients_connection() {
     let mut lab = lab();
     for _ in 0..2 {
         lab.client.send(GET).await;
@@ -122,7 +122,7 @@ async fn the_servers_close_is_not_the_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_draining_proxy_says_close() {
+async fn a_draining_proxy_sends_connection_close() {
     let mut lab = Lab::new(Settings { draining: true, ..Settings::default() });
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -169,7 +169,7 @@ async fn http_1_0_stays_http_1_0() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_100_lets_the_body_go() {
+async fn the_client_sends_its_body_after_a_100() {
     let mut lab = lab();
     let head = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     lab.client.send(head).await;
@@ -186,7 +186,7 @@ async fn a_100_lets_the_body_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_expectation_ends_both_connections() {
+async fn a_final_response_in_place_of_a_100_ends_both_connections() {
     let mut lab = lab();
     let head = "PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
     lab.client.send(head).await;
@@ -210,7 +210,7 @@ async fn http_1_0_clients_see_no_interim_response() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_early_response_and_the_rest_of_the_body_cross() {
+async fn an_early_response_and_the_rest_of_the_body_can_cross() {
     let mut lab = lab();
     lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
     let mut server = lab.server().await;
@@ -224,7 +224,7 @@ async fn an_early_response_and_the_rest_of_the_body_cross() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_early_response_from_a_server_that_closes_spares_the_client() {
+async fn an_early_response_of_a_server_that_closes_keeps_the_clients_connection() {
     let mut lab = lab();
     lab.client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
     let mut server = lab.server().await;
@@ -239,7 +239,7 @@ async fn an_early_response_from_a_server_that_closes_spares_the_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_is_opaque_in_both_directions_until_both_ends() {
+async fn an_upgraded_connection_is_opaque_until_both_sides_end() {
     let mut lab = lab();
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     lab.client.send(request).await;
@@ -288,9 +288,10 @@ async fn a_client_is_upgraded_only_if_it_asks() {
     assert!(!lab.outcome().await.server_reusable);
 }
 
-/// The head has left the buffer by then, since the body did not fit into it; the fuzzer saw its bytes read there.
+/// The body did not fit into the buffer, so the head has left it by then. The fuzzer found a read of the head's bytes
+/// there.
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_after_a_long_body_is_judged_by_what_was_asked() {
+async fn an_upgrade_after_a_long_body_is_compared_with_the_request() {
     let switch = "HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
     for (asked, granted) in [("", false), ("Connection: Upgrade\r\nUpgrade: x\r\n", true)] {
         let mut lab = lab();
@@ -336,7 +337,7 @@ async fn ten_mebibytes_both_ways_through_small_pipes() {
         from_client.read_exact(&mut got).await.unwrap();
         assert!(got == response);
     };
-    // An echo that begins while the upload is still going on.
+    // The server echoes the body while the upload is still in progress.
     let server = async {
         let mut server = servers.recv().await.unwrap();
         let (mut reader, mut writer) = tokio::io::split(&mut server);
@@ -361,7 +362,7 @@ async fn ten_mebibytes_both_ways_through_small_pipes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn headers_are_set_in_passing() {
+async fn headers_are_set_in_both_heads() {
     let set = vec![HeaderLine::new("leno-client", b"spiffe://x").unwrap()];
     let mut lab = Lab::new(Settings { set, ..Settings::default() });
     let request =
@@ -376,7 +377,7 @@ async fn headers_are_set_in_passing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_upload_goes_on_behind_an_early_response() {
+async fn a_slow_upload_continues_after_an_early_response() {
     let mut lab = lab();
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n";
     lab.client.send(head).await;

@@ -1,4 +1,4 @@
-//! HTTP/2 on one side or both.
+//! Tests with HTTP/2 on one side or both.
 
 mod copies;
 mod h1_to_h2;

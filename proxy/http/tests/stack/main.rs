@@ -1,4 +1,4 @@
-//! The engine between scripted peers.
+//! Tests of the engine between a scripted client and scripted servers.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;

@@ -1,5 +1,5 @@
-//! One scenario after the other in all four pairs of versions: what a client and a server see is the
-//! same, and so is what the exchange reports.
+//! Each scenario runs with all four pairs of versions. The client and the server see the same, and the exchange reports
+//! the same.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::pairs::{App, Bed, Ending, Message, PAIRS, Pair, Side, User};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How fast the server's work ends when the client leaves.
+/// How soon the server's work ends when the client leaves.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn settings() -> Settings {
     Settings { tries: 1, ..Settings::default() }
 }
 
-/// Runs `scenario` in every pair.
+/// Runs `scenario` with every pair.
 fn in_all_pairs(settings: impl Fn() -> Settings, scenario: impl AsyncFn(Pair, Bed)) {
     for pair in PAIRS {
         run(async { scenario(pair, Bed::new(pair, settings())).await });
     }
 }
 
-/// The other end can tell this ending from that of a complete message.
+/// Whether the other end can distinguish this ending from that of a complete message.
 fn is_cut(ending: Ending) -> bool {
     match ending {
         Ending::Cut => true,
@@ -36,10 +36,10 @@ fn is_cut(ending: Ending) -> bool {
     }
 }
 
-/// The proxy has called the request off at the server, and says so where the version can.
+/// Whether the proxy has cancelled the request at the server, and has told the server so if the version permits that.
 fn is_called_off(pair: Pair, ending: Ending) -> bool {
     match pair.1 {
-        // Its connection has ended.
+        // The connection has ended.
         Side::H1 => matches!(ending, Ending::Cut | Ending::Short),
         Side::H2 => ending == Ending::Reset(Code::CANCEL),
     }
@@ -78,7 +78,7 @@ fn the_beginnings_of_bodies_are_copied_unless_streams_are_linked() {
             assert_eq!((request, response), (None, None), "{pair:?}");
             return;
         }
-        // The request is sent twice, and shown once.
+        // The request is sent twice, but copied once.
         let (request, response) = (request.unwrap(), response.unwrap());
         assert_eq!((&*request.text, request.bytes), ("abcdef", 6), "{pair:?}");
         assert_eq!(*response.text, *"x".repeat(4096), "{pair:?}");
@@ -89,7 +89,7 @@ fn the_beginnings_of_bodies_are_copied_unless_streams_are_linked() {
 }
 
 #[test]
-fn a_deadline_before_the_response() {
+fn a_deadline_before_the_response_is_answered_with_504() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
         let begun = Instant::now();
@@ -106,7 +106,7 @@ fn a_deadline_before_the_response() {
 }
 
 #[test]
-fn a_deadline_in_the_middle_of_an_upload() {
+fn a_deadline_during_an_upload_is_answered_with_504() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
         let begun = Instant::now();
@@ -120,7 +120,7 @@ fn a_deadline_in_the_middle_of_an_upload() {
 }
 
 #[test]
-fn a_try_that_takes_too_long() {
+fn an_attempt_that_takes_too_long_is_retryable() {
     let settings = || Settings { response_within: Some(SECOND), ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
         let begun = Instant::now();
@@ -131,7 +131,7 @@ fn a_try_that_takes_too_long() {
         assert_eq!(failure.place, Party::Server, "{pair:?}");
         called_off_at_once(pair, &mut app, begun + SECOND).await;
     });
-    // Interim responses, such as the 100 that many servers send at once, give no more time.
+    // Interim responses, such as the 100 that many servers send at once, do not extend the time.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         let mut app = bed.app().await;
@@ -158,7 +158,7 @@ fn a_try_that_takes_too_long() {
 }
 
 #[test]
-fn a_server_that_reports_progress_is_waited_for() {
+fn the_wait_for_a_server_that_reports_progress_continues() {
     let settings = || {
         let limits = Limits { response_wait: 5 * SECOND, ..Limits::default() };
         Settings { limits, ..settings() }
@@ -178,10 +178,10 @@ fn a_server_that_reports_progress_is_waited_for() {
     });
 }
 
-/// A part of a response cannot be taken for the whole: neither where its length is known, nor where
-/// it ends with the last chunk or END_STREAM.
+/// A part of a response cannot be mistaken for the whole, neither if its length is known nor if it ends with the last
+/// chunk or END_STREAM.
 #[test]
-fn a_deadline_in_the_middle_of_a_response_cuts_it() {
+fn a_deadline_during_a_response_truncates_it_visibly() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
     for length in [Some(10), None] {
         in_all_pairs(settings, async |pair, mut bed| {
@@ -199,9 +199,9 @@ fn a_deadline_in_the_middle_of_a_response_cuts_it() {
     }
 }
 
-/// The same where the body ends with the connection, and only a reset tells.
+/// The same for a body that ends with the connection, where only a reset shows that it was truncated.
 #[test]
-fn a_deadline_in_a_body_without_framing_cuts_it() {
+fn a_deadline_during_a_body_without_framing_truncates_it_visibly() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
         let http10 = "GET / HTTP/1.0\r\n\r\n";
@@ -233,8 +233,8 @@ const UPGRADE: Message = Message {
     trailers: &[],
 };
 
-/// Another protocol takes over. A server of HTTP/2 has to have sent its SETTINGS for that, which a
-/// first request waits for.
+/// Lets another protocol take over. An HTTP/2 server must have sent its SETTINGS before that, so a first request waits
+/// for them.
 async fn upgraded(bed: &mut Bed) -> App {
     bed.user.ask(None, "").await;
     let mut app = bed.app().await;
@@ -251,7 +251,7 @@ async fn upgraded(bed: &mut Bed) -> App {
 }
 
 #[test]
-fn an_upgrade_passes_bytes_and_both_ends() {
+fn an_upgraded_connection_passes_bytes_and_both_ends() {
     for client_first in [true, false] {
         in_all_pairs(settings, async |pair, mut bed| {
             let mut app = upgraded(&mut bed).await;
@@ -280,9 +280,9 @@ fn an_upgrade_passes_bytes_and_both_ends() {
     }
 }
 
-/// Both sides of an upgraded connection see that it was cut, and not that the other side has ended.
+/// Both sides of an upgraded connection see a reset, and not a proper end.
 #[test]
-fn an_upgrade_that_lasts_too_long_is_cut_on_both_sides() {
+fn an_upgraded_connection_that_lasts_too_long_is_reset_on_both_sides() {
     let settings = || Settings { upgraded_for: Some(5 * SECOND), ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
         let mut app = upgraded(&mut bed).await;
@@ -300,7 +300,7 @@ fn an_upgrade_that_lasts_too_long_is_cut_on_both_sides() {
 }
 
 #[test]
-fn an_upgrade_that_the_server_breaks_off_is_cut() {
+fn an_upgraded_connection_that_the_server_resets_is_reset() {
     in_all_pairs(settings, async |pair, mut bed| {
         let app = upgraded(&mut bed).await;
         match app {
@@ -314,7 +314,7 @@ fn an_upgrade_that_the_server_breaks_off_is_cut() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_ends_the_servers_work() {
+fn the_servers_work_ends_if_the_client_leaves_while_it_waits() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         let mut app = bed.app().await;
@@ -328,7 +328,7 @@ fn a_client_that_leaves_while_it_waits_ends_the_servers_work() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_its_upload_ends_the_servers_work() {
+fn the_servers_work_ends_if_the_client_leaves_during_its_upload() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(Some(10), "abc").await;
         let mut app = bed.app().await;
@@ -341,7 +341,7 @@ fn a_client_that_leaves_in_the_middle_of_its_upload_ends_the_servers_work() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_of_a_response_ends_the_servers_work() {
+fn the_servers_work_ends_if_the_client_leaves_during_a_response() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         let mut app = bed.app().await;
@@ -354,9 +354,9 @@ fn a_client_that_leaves_in_the_middle_of_a_response_ends_the_servers_work() {
     });
 }
 
-/// A client that leaves in the back-off between two tries: nothing more is sent for it.
+/// A client leaves during the back-off between two attempts: nothing more is sent for it.
 #[test]
-fn a_client_that_has_left_is_not_tried_for_again() {
+fn there_is_no_retry_for_a_client_that_has_left() {
     let settings =
         || Settings { tries: 2, retry_on: Some(503), back_off: 5 * SECOND, ..settings() };
     in_all_pairs(settings, async |pair, mut bed| {
@@ -369,7 +369,7 @@ fn a_client_that_has_left_is_not_tried_for_again() {
         let failure = bed.done().await.failure.unwrap();
         assert_eq!(failure.place, Party::Client, "{pair:?}: {failure}");
         match timeout(SECOND, bed.next_app()).await {
-            // A connection that was made for it carries nothing.
+            // A connection that was opened for it carries nothing.
             Ok(Some(App::H1(mut far))) => assert_eq!(far.rest().await.0, b"", "{pair:?}"),
             Ok(Some(App::H2(..))) => panic!("{pair:?}: a request for a client that has left"),
             Ok(None) | Err(_) => {}
@@ -378,7 +378,7 @@ fn a_client_that_has_left_is_not_tried_for_again() {
 }
 
 #[test]
-fn a_response_before_the_end_of_the_upload() {
+fn a_response_may_precede_the_end_of_the_upload() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(Some(6), "abc").await;
         let mut app = bed.app().await;
@@ -394,7 +394,7 @@ fn a_response_before_the_end_of_the_upload() {
 }
 
 #[test]
-fn a_body_that_waits_for_100() {
+fn a_body_is_sent_after_a_100() {
     const EXPECTS: Message = Message {
         h1: "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n",
         h2: &[&[
@@ -422,7 +422,7 @@ fn a_body_that_waits_for_100() {
         let done = bed.done().await;
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable, "{pair:?}");
     });
-    // Refused: the client may or may not send the body, so connections of HTTP/1 end.
+    // A refusal: the client may or may not send the body, so HTTP/1 connections end.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.upgrade(&EXPECTS).await;
         let mut app = bed.app().await;
@@ -437,7 +437,7 @@ fn a_body_that_waits_for_100() {
 }
 
 #[test]
-fn a_server_that_breaks_off() {
+fn a_server_that_resets_is_blamed() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         bed.app().await.reset();
@@ -462,7 +462,7 @@ fn a_server_that_breaks_off() {
 }
 
 #[test]
-fn a_server_that_breaks_off_after_interim_responses_is_answered_for() {
+fn a_reset_after_interim_responses_is_answered_by_the_proxy() {
     for status in [100, 103] {
         in_all_pairs(settings, async |pair, mut bed| {
             bed.user.ask(None, "").await;
@@ -479,9 +479,9 @@ fn a_server_that_breaks_off_after_interim_responses_is_answered_for() {
     }
 }
 
-/// Another server may answer better, and policy decides whether it is asked.
+/// Another server may answer better, and the policy decides whether the request is retried.
 #[test]
-fn a_server_whose_response_is_no_http() {
+fn a_response_that_is_not_http_is_retryable() {
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(Some(3), "abc").await;
         let mut app = bed.app().await;
@@ -499,10 +499,10 @@ fn a_server_whose_response_is_no_http() {
     });
 }
 
-/// A response of which the client takes nothing does not wait for ever, and the client can tell that
-/// it is not whole.
+/// If the client reads nothing of a response, the wait is limited, and the client can see that the response is
+/// incomplete.
 #[test]
-fn a_response_that_its_client_does_not_read() {
+fn a_response_that_its_client_does_not_read_ends() {
     let settings = || {
         let stall = Limits { write_stall: 5 * SECOND, ..Limits::default() };
         let h2 = leno_h2::Limits { write_stall: 5 * SECOND, ..leno_h2::Limits::default() };

@@ -7,7 +7,7 @@ use crate::support::{Lab, Settings};
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Runs with a budget where no other test runs, since a budget belongs to its thread.
+/// Runs with a budget on a thread of its own, because a budget belongs to its thread.
 fn with_budget(act: impl AsyncFnOnce() + Send + 'static) {
     let run = || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -18,20 +18,20 @@ fn with_budget(act: impl AsyncFnOnce() + Send + 'static) {
 }
 
 #[test]
-fn requests_are_shed_while_memory_is_short_and_served_again_after() {
+fn requests_are_refused_while_memory_is_short_and_served_again_afterwards() {
     with_budget(async || {
         let mut lab = Lab::new(Settings::default());
         lab.client.send(GET).await;
         let mut server = lab.server().await;
         server.expect(GET).await;
         let others = Charge::new(MIN_BUDGET);
-        // What is under way goes on.
+        // Requests in progress continue.
         server.send(OK).await;
         lab.client.expect(OK).await;
         lab.client.send(GET).await;
         lab.client.expect_error(503, "memory-budget").await;
         server.expect_end().await;
-        // Nor is the rest of a head waited for, which would hold what has come of it.
+        // The proxy does not wait for the rest of a head either, because it would have to store the beginning.
         let mut other = Lab::new(Settings::default());
         other.client.send("GET /").await;
         other.client.expect_error(503, "memory-budget").await;
@@ -60,7 +60,7 @@ fn an_idle_connection_is_not_closed_while_memory_is_short() {
 }
 
 #[test]
-fn a_body_under_way_holds_the_smallest_buffers_while_memory_is_short() {
+fn a_body_in_progress_uses_the_smallest_buffers_while_memory_is_short() {
     with_budget(async || {
         let mut lab = Lab::new(Settings { pipe: 512 * 1024, ..Settings::default() });
         lab.client.send(GET).await;

@@ -1,6 +1,5 @@
-//! A proxy with any pair of versions at its two sides, behind one interface, so that one scenario
-//! runs in all four pairs. Clients and servers of HTTP/1 sit on pipes that tell how the other end
-//! went away, as TCP does.
+//! A proxy with any pair of versions on its two sides, behind one interface, so that one scenario runs with all four
+//! pairs. HTTP/1 clients and servers use pipes that show how the other end was closed, as TCP does.
 
 use std::cell::Cell;
 use std::io;
@@ -33,12 +32,12 @@ pub(crate) type Pair = (Side, Side);
 pub(crate) const PAIRS: [Pair; 4] =
     [(Side::H1, Side::H1), (Side::H1, Side::H2), (Side::H2, Side::H1), (Side::H2, Side::H2)];
 
-/// What one end of a pipe shows the other.
+/// What one end of a pipe shows about the other.
 #[derive(Debug, Default)]
 struct Ends {
     /// The test's end was dropped: its program has closed the connection.
     closed: Cell<bool>,
-    /// The proxy's end was dropped after it had asked for a reset.
+    /// The proxy's end was dropped after it had requested a reset.
     reset: Cell<bool>,
     /// The test's end was dropped with a reset.
     broken: Cell<bool>,
@@ -121,24 +120,24 @@ impl Io for Near {
     }
 }
 
-/// How a message or a connection ended for the test.
+/// How a message or a connection ended, as seen by the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// In order: by its framing, END_STREAM or the end of the connection.
+    /// Properly: by its framing, END_STREAM or the end of the connection.
     Whole,
-    /// With RST_STREAM of this code.
+    /// With RST_STREAM and this code.
     Reset(Code),
     /// The connection was reset before the message's end.
     Cut,
-    /// The connection ended in order before the message's end.
+    /// The connection ended properly before the message's end.
     Short,
 }
 
-/// A message as the test has received it, in a form that is the same in both versions.
+/// A message as the test received it, in a form that is the same for both versions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Status, or method and target, of each head with its fields: lower-case lines, without those
-    /// that only one version has.
+    /// Status, or method and target, of each head with its fields: lower-case lines, without the fields that exist in
+    /// one version only.
     pub(crate) heads: Vec<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: String,
@@ -147,7 +146,7 @@ pub(crate) struct Seen {
 
 impl Far {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The proxy may have ended the connection.
+        // The proxy may have ended the connection already.
         let _ = self.io.write_all(bytes.as_ref()).await;
     }
 
@@ -178,7 +177,7 @@ impl Far {
         Some(String::from_utf8(line[..line.len() - 2].to_vec()).unwrap())
     }
 
-    /// Lines up to the empty one, in lower case.
+    /// The lines up to the empty one, in lower case.
     async fn lines(&mut self) -> Option<Vec<String>> {
         let mut lines = vec![];
         loop {
@@ -189,12 +188,12 @@ impl Far {
         }
     }
 
-    /// How the connection ended, once it has.
+    /// How the connection ended. Call it after the end.
     fn ending(&self) -> Ending {
         if self.ends.reset.get() { Ending::Cut } else { Ending::Short }
     }
 
-    /// All that follows, and how it ends.
+    /// Everything that follows, and how it ends.
     pub(crate) async fn rest(&mut self) -> (Vec<u8>, Ending) {
         let mut rest = vec![];
         self.io.read_to_end(&mut rest).await.unwrap();
@@ -229,7 +228,7 @@ impl Far {
         Some(head)
     }
 
-    /// A whole message; of a response the interim heads too. `to_head`: it answers a HEAD.
+    /// A complete message, including the interim heads of a response.
     pub(crate) async fn message(&mut self) -> Seen {
         let mut seen =
             Seen { heads: vec![], body: vec![], trailers: String::new(), ending: Ending::Whole };
@@ -345,10 +344,10 @@ async fn stream_content(
 #[derive(Clone, Copy)]
 pub(crate) struct Message {
     pub(crate) h1: &'static str,
-    /// Heads, the last one with the message's pseudo-headers.
+    /// The heads; the last one has the message's pseudo-headers.
     pub(crate) h2: &'static [&'static [(&'static str, &'static str)]],
     pub(crate) data: &'static str,
-    /// Empty: there is no trailer section.
+    /// Empty if there is no trailer section.
     pub(crate) trailers: &'static [(&'static str, &'static str)],
 }
 
@@ -362,7 +361,7 @@ fn send_rest(stream: &mut Stream, message: &Message) {
     }
 }
 
-/// The client in the hands of a test, with one request at a time.
+/// The client, controlled by a test, with one request at a time.
 pub(crate) enum User {
     H1(Far),
     H2(Client, Option<Stream>),
@@ -393,7 +392,7 @@ impl User {
         }
     }
 
-    /// A `GET`, or a `POST` that promises a body of so many bytes and has sent `body` of it.
+    /// Sends a `GET`; or a `POST` that announces a body of `length` bytes and sends `body` of it.
     pub(crate) async fn ask(&mut self, length: Option<usize>, body: &str) {
         match self {
             Self::H1(far) => {
@@ -417,7 +416,7 @@ impl User {
         }
     }
 
-    /// More of the body; its end if `end`.
+    /// Sends more of the body, and ends it if `end`.
     pub(crate) async fn body(&mut self, bytes: impl AsRef<[u8]>, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
@@ -443,7 +442,7 @@ impl User {
         }
     }
 
-    /// What follows a head that was read, without regard to its framing, and how it ends.
+    /// The bytes that follow a head that was read, whatever its framing, and how they end.
     pub(crate) async fn rest(&mut self) -> (Vec<u8>, Ending) {
         match self {
             Self::H1(far) => far.rest().await,
@@ -451,7 +450,7 @@ impl User {
         }
     }
 
-    /// Bytes as they are, without framing.
+    /// Sends bytes without framing.
     pub(crate) async fn raw(&mut self, bytes: &str) {
         self.body(bytes, false).await;
     }
@@ -463,7 +462,7 @@ impl User {
         }
     }
 
-    /// Sends no more.
+    /// Ends the client's stream.
     pub(crate) async fn finish(&mut self) {
         match self {
             Self::H1(far) => far.finish().await,
@@ -471,7 +470,7 @@ impl User {
         }
     }
 
-    /// How bytes without framing end in order.
+    /// How bytes without framing end properly.
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }
@@ -537,7 +536,7 @@ impl App {
         }
     }
 
-    /// A head, and `body` of the bytes that it promises: so many, or as many as come.
+    /// Sends a head and `body`, the beginning of a body of `length` bytes; without a length the body ends later.
     pub(crate) async fn answer(&mut self, status: u16, length: Option<usize>, body: &str) {
         match self {
             Self::H1(far) => {
@@ -587,7 +586,7 @@ impl App {
         }
     }
 
-    /// More of a body whose length is known; its end if `end`.
+    /// Sends more of a body whose length is known, and ends it if `end`.
     pub(crate) async fn body(&mut self, bytes: &str, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
@@ -595,7 +594,7 @@ impl App {
         }
     }
 
-    /// Bytes as they are, without framing.
+    /// Sends bytes without framing.
     pub(crate) async fn raw(&mut self, bytes: &str) {
         self.body(bytes, false).await;
     }
@@ -614,7 +613,7 @@ impl App {
         }
     }
 
-    /// Sends no more.
+    /// Ends the server's stream.
     pub(crate) async fn finish(&mut self) {
         match self {
             Self::H1(far) => far.finish().await,
@@ -622,12 +621,12 @@ impl App {
         }
     }
 
-    /// How bytes without framing end in order.
+    /// How bytes without framing end properly.
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }
 
-    /// Waits until the proxy has called the request off.
+    /// Waits until the proxy has cancelled the request.
     pub(crate) async fn called_off(&mut self) -> Ending {
         match self {
             Self::H1(far) => far.rest().await.1,
@@ -638,7 +637,7 @@ impl App {
         }
     }
 
-    /// Breaks off.
+    /// Resets the connection or the stream.
     pub(crate) fn reset(self) {
         match self {
             Self::H1(far) => drop(far),
@@ -647,13 +646,13 @@ impl App {
     }
 }
 
-/// Where requests arrive.
+/// The source of the requests that the server receives.
 enum Apps {
     H1(mpsc::UnboundedReceiver<Far>),
     H2(Accept),
 }
 
-/// A running proxy and both its sides.
+/// A running proxy, with its client and its servers.
 pub(crate) struct Bed {
     pub(crate) user: User,
     apps: Apps,
@@ -693,12 +692,12 @@ impl Bed {
         }
     }
 
-    /// The next request at the server. Over HTTP/1 each comes on a connection of its own.
+    /// The next request at the server. Over HTTP/1 each comes on its own connection.
     pub(crate) async fn app(&mut self) -> App {
         self.next_app().await.expect("the proxy sends a request")
     }
 
-    /// The same; none if the proxy has ended.
+    /// The same; `None` if the proxy has ended.
     pub(crate) async fn next_app(&mut self) -> Option<App> {
         match &mut self.apps {
             Apps::H1(apps) => apps.recv().await.map(App::H1),
@@ -708,7 +707,7 @@ impl Bed {
         }
     }
 
-    /// The client gives its request up: it closes its connection, or resets its stream.
+    /// The client cancels its request: it closes its connection, or resets its stream.
     pub(crate) fn leave(&mut self) {
         match &mut self.user {
             User::H1(far) => *far = pipe(1).1,
@@ -716,7 +715,7 @@ impl Bed {
         }
     }
 
-    /// How the exchange went.
+    /// The result of the exchange.
     pub(crate) async fn done(&mut self) -> Exchange {
         self.done.recv().await.expect("the proxy reports each exchange")
     }
@@ -743,7 +742,7 @@ async fn serve_h1(
             let done = match &server {
                 Server::H1(connect) => {
                     let (near, far) = pipe(settings.pipe);
-                    // An error: the test is over.
+                    // An error means that the test is over.
                     let _ = connect.send(far);
                     exchange(&mut client, &request, &mut Conn::new(near), &mut order).await
                 }
@@ -757,7 +756,7 @@ async fn serve_h1(
             sleep(settings.back_off).await;
         };
         let after = client.conclude(&request, &done).await;
-        // Not every test looks.
+        // Not every test reads the results.
         let _ = report.send(done);
         match after {
             After::Next => {}
@@ -781,7 +780,7 @@ async fn serve_h2(
             let mut call = call(&settings, request).await;
             for left in (0..settings.tries).rev() {
                 let (near, far) = pipe(settings.pipe);
-                // An error: the test is over.
+                // An error means that the test is over.
                 let _ = connect.send(far);
                 let mut server = Conn::new(near);
                 let done = h2_to_h1(&mut call, &mut server, &mut settings.order()).await;

@@ -1,4 +1,4 @@
-//! However the bytes are cut on the way, both sides see the same.
+//! Both sides see the same, however the bytes are split on the way.
 
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
@@ -48,7 +48,7 @@ fn exchange() -> impl Strategy<Value = (Message, Message)> {
     (request, response)
 }
 
-/// Sends `bytes` in pieces that end at the cuts, letting the others run in between.
+/// Sends `bytes` in pieces that end at the cuts, and lets other tasks run in between.
 async fn send(writer: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8], cuts: &[usize]) {
     let mut at = 0;
     for cut in cuts.iter().copied().cycle().take(bytes.len()) {
@@ -96,7 +96,7 @@ async fn run(exchanges: Vec<(Message, Message)>, up: Vec<usize>, down: Vec<usize
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn cutting_makes_no_difference(
+    fn the_way_the_bytes_are_split_makes_no_difference(
         exchanges in prop::collection::vec(exchange(), 1..4),
         up in prop::collection::vec(prop_oneof![1usize..4, 1usize..2000], 1..6),
         down in prop::collection::vec(prop_oneof![1usize..4, 1usize..2000], 1..6),

@@ -1,5 +1,5 @@
-//! A proxy made of the engine, between a scripted client and scripted servers on in-memory pipes.
-//! Tests pause the clock, so that a wait for something that never comes ends at once.
+//! A proxy built from the engine, between a scripted client and scripted servers on in-memory pipes. Tests pause the
+//! clock, so a wait for something that never happens ends at once.
 
 use leno_http::{
     Answer, Cause, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
-/// One end of a connection, in the hands of a test.
+/// One end of a connection, controlled by a test.
 pub(crate) struct Wire(pub(crate) DuplexStream);
 
 impl Wire {
@@ -16,7 +16,7 @@ impl Wire {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// The next bytes must be these.
+    /// Checks that these bytes come next.
     pub(crate) async fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut got = vec![0; expected.len()];
@@ -36,26 +36,26 @@ impl Wire {
         );
     }
 
-    /// The other side says that nothing more comes, and nothing came.
+    /// Checks that the other side ends its stream without another byte.
     pub(crate) async fn expect_end(&mut self) {
         assert_eq!(self.rest().await, "");
     }
 
-    /// All that comes until the end.
+    /// Everything until the end.
     pub(crate) async fn rest(&mut self) -> String {
         let mut rest = vec![];
         self.0.read_to_end(&mut rest).await.unwrap();
         String::from_utf8_lossy(&rest).into_owned()
     }
 
-    /// So many bytes.
+    /// The next `count` bytes.
     pub(crate) async fn take(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.0.read_exact(&mut bytes).await.unwrap();
         bytes
     }
 
-    /// Everything up to the next line's end, without it.
+    /// The next line without its end.
     pub(crate) async fn line(&mut self) -> String {
         let mut line = vec![];
         while !line.ends_with(b"\r\n") {
@@ -64,7 +64,7 @@ impl Wire {
         String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()
     }
 
-    /// A whole head, with the empty line.
+    /// A complete head, with the empty line.
     pub(crate) async fn head(&mut self) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -78,7 +78,7 @@ impl Wire {
         self.0.shutdown().await.unwrap();
     }
 
-    /// A response of the mesh's own.
+    /// Checks that the proxy answers with an error, and closes the connection.
     pub(crate) async fn expect_error(&mut self, status: u16, cause: &str) {
         let rest = self.rest().await;
         assert!(rest.starts_with(&format!("HTTP/1.1 {status} ")), "{status} {cause}: {rest}");
@@ -90,10 +90,10 @@ impl Wire {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    /// Bytes that each pipe takes before the writer must wait.
+    /// How many bytes each pipe holds before a writer must wait.
     pub(crate) pipe: usize,
     pub(crate) deadline: Option<Duration>,
-    /// Of the response's beginning.
+    /// The time limit for the beginning of the response.
     pub(crate) response_within: Option<Duration>,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
@@ -115,12 +115,12 @@ impl Default for Settings {
     }
 }
 
-/// What a test holds of a running proxy.
+/// A running proxy, as a test holds it.
 pub(crate) struct Lab {
     pub(crate) client: Wire,
-    /// The far ends of the connections that the proxy makes.
+    /// The servers' ends of the connections that the proxy opens.
     pub(crate) servers: mpsc::UnboundedReceiver<DuplexStream>,
-    /// What became of each exchange.
+    /// The result of each exchange.
     pub(crate) done: mpsc::UnboundedReceiver<Exchange>,
 }
 
@@ -134,12 +134,12 @@ impl Lab {
         Self { client: Wire(near), servers, done }
     }
 
-    /// The next connection that the proxy makes.
+    /// The next connection that the proxy opens.
     pub(crate) async fn server(&mut self) -> Wire {
         Wire(self.servers.recv().await.expect("the proxy has ended and made no connection"))
     }
 
-    /// The proxy ends without having made (another) connection.
+    /// Checks that the proxy ends without having opened (another) connection.
     pub(crate) async fn expect_no_server(&mut self) {
         assert!(self.servers.recv().await.is_none(), "the proxy made a connection");
     }
@@ -218,7 +218,7 @@ impl Proxy {
             }
             let (reusable, started) = (done.client_reusable, done.response_started);
             let failure = done.failure.as_ref();
-            // What is no HTTP is no reason to ask again, to this caller.
+            // This caller does not retry after a response that is not HTTP.
             let is_http = |failure: &Failure| !matches!(failure.cause, Cause::Head(_));
             let retry = failure.is_some_and(|failure| failure.retryable && is_http(failure));
             let status = failure.and_then(Failure::status);

@@ -1,4 +1,4 @@
-//! What in-memory pipes cannot show: resets, and buffers of idle sockets.
+//! Tests of behaviour that in-memory pipes cannot show: resets, and buffers of idle sockets.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::h2::support::{Settings, h2_back, next};
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The far end in the hands of the test, the near end in those of the engine.
+/// The test has the far end, the engine the near end.
 async fn pair() -> (TcpStream, Conn<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -73,9 +73,9 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     assert_eq!(&seen, GET);
 }
 
-/// Between two requests is the only place where another proxy does that. One that is cut is told apart by TLS.
+/// Another proxy ends a connection properly only between two requests. TLS shows whether it was cut.
 #[tokio::test]
-async fn a_proxy_of_the_mesh_that_ends_in_order_has_not_read_the_request() {
+async fn a_proxy_of_the_mesh_that_ends_properly_has_not_read_the_request() {
     let limits = Limits::default();
     for is_mesh in [true, false] {
         let (mut user, mut client) = pair().await;
@@ -115,7 +115,7 @@ async fn a_reset_by_the_client_ends_the_wait_for_a_response() {
 }
 
 #[tokio::test]
-async fn a_cut_response_ends_with_a_reset() {
+async fn a_truncated_response_ends_with_a_reset() {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
     user.write_all(GET).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_cut_response_ends_with_a_reset() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_read_although_the_client_had_more_to_say() {
+async fn a_refusal_is_read_although_the_client_still_sends() {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
     user.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -152,8 +152,8 @@ async fn a_refusal_is_read_although_the_client_had_more_to_say() {
     );
 }
 
-/// Whether a connection ends without waiting for its client, whose last request this was with
-/// `behind` after it. The client reads the response and its end in any case.
+/// Whether a connection ends without waiting for its client. The request was the client's last, and `behind` follows
+/// it. The client reads the response and its end in any case.
 async fn ends_at_once(behind: &str) -> bool {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
@@ -177,13 +177,13 @@ async fn ends_at_once(behind: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_client_that_has_said_its_last_is_not_waited_for() {
+async fn a_connection_is_closed_at_once_after_the_clients_last_request() {
     assert!(ends_at_once("").await);
-    // To end at once might destroy what it has not read yet.
+    // Closing at once might destroy a response that the client has not read yet.
     assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
 }
 
-/// When a client leaves: at once, or so long after its FIN. The kernel sends nothing for the second step.
+/// When a client closes its socket: at once, or this long after its FIN. The kernel sends nothing for the second step.
 const LEAVES: [Option<Duration>; 5] = [
     None,
     Some(Duration::ZERO),
@@ -192,10 +192,10 @@ const LEAVES: [Option<Duration>; 5] = [
     Some(Duration::from_millis(600)),
 ];
 
-/// In all pairs of versions the server learns at once that the client has left; with a client of HTTP/2
-/// that is a matter of streams, and tested with them.
+/// With all pairs of versions the server learns at once that the client has left. For HTTP/2 clients this is tested
+/// with streams.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_closes_its_connection_ends_the_servers_work() {
+async fn the_servers_work_ends_if_the_client_closes_its_connection() {
     for half in LEAVES {
         let limits = Limits::default();
         let (mut user, mut client) = pair().await;
@@ -205,7 +205,7 @@ async fn a_client_that_closes_its_connection_ends_the_servers_work() {
         let mut order = Order::new(&limits);
         let peers = async {
             application.read_exact(&mut [0; GET.len()]).await.unwrap();
-            // No answer is needed to find out.
+            // The proxy finds out without an answer from the client.
             leave(user, half).await
         };
         let (done, left) =
@@ -219,7 +219,7 @@ async fn a_client_that_closes_its_connection_ends_the_servers_work() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_closes_its_connection_cancels_the_servers_stream() {
+async fn the_servers_stream_is_cancelled_if_the_client_closes_its_connection() {
     for half in LEAVES {
         in_local_set(async |user, mut app| {
             let (_, mut stream) = next(&mut app).await;
@@ -231,12 +231,13 @@ async fn a_client_that_closes_its_connection_cancels_the_servers_stream() {
     }
 }
 
-/// Closes a client's connection, `half` after its FIN if there is such a time. When that was, on the clock of timers.
+/// Closes a client's connection; if `half` is a time, that long after its FIN. Returns when it was closed, on the clock
+/// of timers.
 async fn leave(mut user: TcpStream, half: Option<Duration>) -> Instant {
     if let Some(wait) = half {
         user.shutdown().await.unwrap();
         for _ in 0..100 {
-            // The proxy reads the FIN before time passes.
+            // Lets the proxy read the FIN before time passes.
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(wait).await;
@@ -254,12 +255,12 @@ fn assert_noticed(left: Instant, half: Option<Duration>) {
 }
 
 #[tokio::test]
-async fn a_client_that_only_sends_no_more_is_served() {
+async fn a_client_that_has_only_ended_its_stream_is_served() {
     in_local_set(async |mut user, mut app| {
         let (_, mut stream) = next(&mut app).await;
         user.shutdown().await.unwrap();
         for _ in 0..100 {
-            // The end of the request's side comes by.
+            // Lets the end of the client's stream arrive.
             tokio::task::yield_now().await;
         }
         assert!(stream.reset_reason().is_none());
@@ -276,7 +277,7 @@ const WRITES: Duration = Duration::from_millis(300);
 
 const UPLOAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
 
-/// Writes an upload for [`WRITES`], then closes the connection with what was not sent yet.
+/// Sends an upload for [`WRITES`], and then closes the connection although some bytes were not sent yet.
 async fn leave_in_the_middle(mut user: TcpStream) -> Instant {
     user.write_all(UPLOAD).await.unwrap();
     let full = async {
@@ -289,9 +290,9 @@ async fn leave_in_the_middle(mut user: TcpStream) -> Instant {
     Instant::now()
 }
 
-/// The server does not read the upload, so that the proxy reads no more of it and sees no end.
+/// The server does not read the upload, so the proxy reads no more of it and does not read its end.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_ends_it() {
+async fn a_stuck_upload_ends_if_the_client_leaves() {
     in_local_set(async |user, mut app| {
         let (_, mut first) = next(&mut app).await;
         first.send_head(&[(":status", "204")].into_iter().collect(), true);
@@ -304,7 +305,7 @@ async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_ends_it()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_frees_its_server() {
+async fn the_server_of_a_stuck_upload_is_released_if_the_client_leaves() {
     let limits = Limits::default();
     let (user, mut client) = pair().await;
     let (application, mut server) = pair().await;
@@ -320,9 +321,10 @@ async fn a_client_that_leaves_in_the_middle_of_an_upload_that_is_stuck_frees_its
     drop(application);
 }
 
-/// While a request waits for a server, no more of it is read than fits into the buffer, so that no FIN is read behind that.
+/// While a request waits for a server, the proxy reads no more of it than fits into the buffer, so it does not read a
+/// FIN behind that.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_leaves_behind_a_full_buffer_ends_the_wait_for_a_server() {
+async fn the_wait_for_a_server_ends_if_a_client_with_a_full_buffer_leaves() {
     let limits = Limits::default();
     let (user, mut client) = pair().await;
     let waiting = async {
@@ -335,7 +337,7 @@ async fn a_client_that_leaves_behind_a_full_buffer_ends_the_wait_for_a_server() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stays_behind_a_full_buffer_waits_for_its_server() {
+async fn the_wait_for_a_server_continues_if_a_client_with_a_full_buffer_stays() {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
     user.write_all(UPLOAD).await.unwrap();
@@ -346,7 +348,7 @@ async fn a_client_that_stays_behind_a_full_buffer_waits_for_its_server() {
     drop(user);
 }
 
-/// Runs a test of a client over TCP and a server of HTTP/2; the client has sent a GET.
+/// Runs a test with a client over TCP and an HTTP/2 server. The client has sent a GET.
 async fn in_local_set(test: impl AsyncFnOnce(TcpStream, leno_h2::Accept)) {
     let local = tokio::task::LocalSet::new();
     local

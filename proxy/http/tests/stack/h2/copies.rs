@@ -19,7 +19,7 @@ async fn answer(stream: &mut Stream) {
 }
 
 #[test]
-fn the_copy_that_answers_has_the_client_and_the_other_is_reset() {
+fn the_winning_copy_answers_the_client_and_the_other_is_reset() {
     run(async {
         let settings = Settings::default();
         let (user, mut accept) = h2_front(&settings);
@@ -43,7 +43,7 @@ fn the_copy_that_answers_has_the_client_and_the_other_is_reset() {
         let (mut order, mut other) = (settings.order(), settings.order());
         let race = async {
             tokio::select! {
-                _ = h2_to_h2(&mut late, &first, &mut other) => panic!("no server has answered it"),
+                _ = h2_to_h2(&mut late, &first, &mut other) => panic!("it ended although no server has answered"),
                 done = h2_to_h2(&mut winner, &second, &mut order) => done,
             }
         };
@@ -55,7 +55,7 @@ fn the_copy_that_answers_has_the_client_and_the_other_is_reset() {
         };
         let (mut slow, done, ()) = tokio::join!(servers, race, user);
         assert!(done.failure.is_none() && done.client_reusable, "{done:?}");
-        let reset = poll_fn(|cx| slow.poll_closed(cx)).await.expect("it is called off");
+        let reset = poll_fn(|cx| slow.poll_closed(cx)).await.expect("its stream is reset");
         assert_eq!(reset.code, Code::CANCEL);
         copies.finish(Some(winner));
         call.conclude(&done);
@@ -63,7 +63,7 @@ fn the_copy_that_answers_has_the_client_and_the_other_is_reset() {
 }
 
 #[test]
-fn a_client_that_gives_up_is_noticed() {
+fn a_client_that_resets_its_stream_is_noticed() {
     run(async {
         let (user, mut accept) = h2_front(&Settings::default());
         let asked = user.open(&request("GET", "/"), true).unwrap();
@@ -78,7 +78,7 @@ fn a_client_that_gives_up_is_noticed() {
 }
 
 #[test]
-fn a_client_of_http1_that_closes_is_noticed() {
+fn an_http1_client_that_closes_its_connection_is_noticed() {
     run(async {
         for closes in [true, false] {
             let (near, mut far) = pipe(1000);
@@ -92,7 +92,7 @@ fn a_client_of_http1_that_closes_is_noticed() {
                 drop(far);
                 None
             } else {
-                // It sends no more, and waits for its response.
+                // It ends its stream, and waits for its response.
                 far.finish().await;
                 Some(far)
             };
@@ -105,7 +105,7 @@ fn a_client_of_http1_that_closes_is_noticed() {
 }
 
 #[test]
-fn what_is_too_long_or_a_tunnel_is_not_held() {
+fn long_requests_and_tunnels_are_not_held() {
     run(async {
         let (user, mut accept) = h2_front(&Settings::default());
         let mut long = user.open(&request("POST", "/"), false).unwrap();
@@ -117,9 +117,9 @@ fn what_is_too_long_or_a_tunnel_is_not_held() {
     });
 }
 
-/// The next request of the client's is untouched, and its connection goes on as the copy says.
+/// The client's next request stays unchanged, and the result for the copy applies to the client's connection.
 #[test]
-fn a_copy_of_http1_leaves_the_next_request_where_it_is() {
+fn a_copy_of_an_http1_request_does_not_touch_the_next_request() {
     run(async {
         let settings = Settings { mesh: true, ..Settings::default() };
         let (server, mut app) = h2_back(&settings);
@@ -139,7 +139,7 @@ fn a_copy_of_http1_leaves_the_next_request_where_it_is() {
             assert_eq!(body(&mut stream).await.unwrap(), b"abc");
             ticket.set(true);
             stream.send_head(&head([(":status", "200"), ("content-length", "2")]), false);
-            // What comes while the copy has the client is not the copy's either.
+            // Bytes that arrive while the copy has the client do not belong to the copy either.
             user.write_all(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             stream.send_data(&b"ok"[..], true);
         };

@@ -1,4 +1,4 @@
-//! HTTP/1 to HTTP/2.
+//! From an HTTP/1 client to an HTTP/2 server.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ fn requests_follow_each_other_on_streams() {
 }
 
 #[test]
-fn responses_of_every_framing() {
+fn responses_with_every_framing_are_translated() {
     let cases: [(&str, Fields, &str, &str); 9] = [
         ("GET", &[(":status", "200")], "", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
         ("GET", &[(":status", "204")], "", "HTTP/1.1 204 No Content\r\n\r\n"),
@@ -167,7 +167,7 @@ fn bodies_both_ways() {
 }
 
 #[test]
-fn chunks_and_trailers_both_ways() {
+fn chunks_and_trailers_are_translated_in_both_directions() {
     run(async {
         let (mut client, mut app, mut done) = h1_h2(Settings::default());
         for _ in 0..2 {
@@ -199,7 +199,7 @@ fn chunks_and_trailers_both_ways() {
 }
 
 #[test]
-fn a_body_that_is_waited_for() {
+fn a_body_is_sent_after_a_100() {
     run(async {
         let (mut client, mut app, mut done) = h1_h2(Settings::default());
         let head1 =
@@ -214,7 +214,7 @@ fn a_body_that_is_waited_for() {
         answer.send_head(&head([(":status", "204")]), true);
         client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
         assert!(done.recv().await.unwrap().client_reusable);
-        // Refused: the client may or may not send the body, so its connection ends.
+        // A refusal: the client may or may not send the body, so its connection ends.
         client.send(head1).await;
         let (_, mut answer) = next(&mut app).await;
         answer.send_head(&head([(":status", "417")]), true);
@@ -248,7 +248,7 @@ fn a_refused_request_is_sent_again_with_its_body() {
 }
 
 #[test]
-fn a_request_of_which_much_was_sent_is_not_sent_again() {
+fn a_request_is_not_retried_if_too_much_of_it_was_sent() {
     run(async {
         let (mut client, mut app, mut done) = h1_h2(Settings::default());
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n").await;
@@ -268,7 +268,7 @@ fn a_request_of_which_much_was_sent_is_not_sent_again() {
 }
 
 #[test]
-fn a_cut_response_is_not_taken_for_a_complete_one() {
+fn a_truncated_response_does_not_look_complete() {
     run(async {
         let heads = [
             (vec![(":status", "200"), ("content-length", "9")], "content-length: 9"),
@@ -292,7 +292,7 @@ fn a_cut_response_is_not_taken_for_a_complete_one() {
 }
 
 #[test]
-fn the_end_of_either_side_is_seen() {
+fn the_end_of_either_side_is_noticed() {
     run(async {
         let (mut client, mut app, mut done) = h1_h2(Settings { tries: 1, ..Settings::default() });
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabc").await;
@@ -301,7 +301,7 @@ fn the_end_of_either_side_is_seen() {
         let failure = done.recv().await.unwrap().failure.unwrap();
         assert_eq!((failure.place, failure.cause.label()), (Party::Client, "closed"));
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
-        // A client that only sends no more still gets its response.
+        // A client that has only ended its stream still gets its response.
         let (mut client, mut app, mut done) = h1_h2(Settings { tries: 1, ..Settings::default() });
         client.send(GET).await;
         client.finish().await;
@@ -314,7 +314,7 @@ fn the_end_of_either_side_is_seen() {
 }
 
 #[test]
-fn a_response_before_the_requests_end() {
+fn a_response_may_precede_the_end_of_the_request() {
     run(async {
         let (mut client, mut app, mut done) = h1_h2(Settings::default());
         client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nabc").await;
@@ -323,7 +323,7 @@ fn a_response_before_the_requests_end() {
         answer.send_head(&head([(":status", "413")]), true);
         drop(answer);
         client.expect("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await;
-        // The rest is thrown away, and the connection goes on.
+        // The rest is discarded, and the connection continues.
         client.send(["def", GET].concat()).await;
         assert!(done.recv().await.unwrap().client_reusable);
         let (_, mut answer) = next(&mut app).await;
@@ -333,7 +333,7 @@ fn a_response_before_the_requests_end() {
 }
 
 #[test]
-fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
+fn a_stall_is_blamed_on_the_side_that_does_not_move() {
     run(async {
         let settings = impatient();
         for (body, place) in [("abc", Party::Server), ("ab", Party::Us)] {
@@ -349,7 +349,7 @@ fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
 }
 
 #[test]
-fn a_deadline_and_a_judge() {
+fn a_deadline_and_a_judge_end_an_exchange() {
     run(async {
         let settings = Settings { deadline: Some(Duration::from_secs(1)), ..Settings::default() };
         let (mut client, mut app, mut done) = h1_h2(settings);
@@ -382,7 +382,7 @@ fn a_deadline_and_a_judge() {
 const CHAT: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
-/// A proxy whose server has said that it takes extended CONNECT.
+/// A proxy whose server has announced that it accepts extended CONNECT.
 async fn websocket_lab() -> (crate::support::Wire, leno_h2::Accept, super::support::Done) {
     let (mut client, mut app, mut done) = h1_h2(Settings::default());
     client.send(GET).await;
@@ -428,7 +428,7 @@ fn an_upgrade_is_an_extended_connect() {
 }
 
 #[test]
-fn a_cut_tunnel_is_cut_on_both_sides() {
+fn a_tunnel_that_is_reset_is_reset_on_both_sides() {
     run(async {
         let (mut client, mut app, mut done) = websocket_lab().await;
         client.send(CHAT).await;
@@ -442,7 +442,7 @@ fn a_cut_tunnel_is_cut_on_both_sides() {
 }
 
 #[test]
-fn an_upgrade_that_is_not_granted() {
+fn an_upgrade_that_is_not_granted_is_an_ordinary_response() {
     run(async {
         let (mut client, mut app, mut done) = websocket_lab().await;
         client.send(CHAT).await;
@@ -457,7 +457,7 @@ fn an_upgrade_that_is_not_granted() {
 }
 
 #[test]
-fn without_extended_connect_an_upgrade_is_not_asked_for() {
+fn no_upgrade_is_requested_from_a_server_without_extended_connect() {
     run(async {
         let peers = leno_h2::Limits { connect_protocol: false, ..leno_h2::Limits::default() };
         let (mut client, mut app, _) = h1_h2(Settings { peers, ..Settings::default() });

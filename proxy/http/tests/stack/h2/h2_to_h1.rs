@@ -1,4 +1,4 @@
-//! HTTP/2 to HTTP/1.
+//! From an HTTP/2 client to an HTTP/1 server.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ async fn body_of(stream: &mut leno_h2::Stream) -> Vec<u8> {
 }
 
 #[test]
-fn responses_of_every_framing() {
+fn responses_with_every_framing_are_translated() {
     let cases = [
         ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n", ":status: 204\n", ""),
         (
@@ -162,7 +162,7 @@ fn responses_of_every_framing() {
 }
 
 #[test]
-fn bodies_and_trailers_both_ways() {
+fn bodies_and_trailers_are_translated_in_both_directions() {
     for settings in [Settings::default(), small_windows()] {
         run(async {
             let (user, mut servers, mut done) = h2_h1(settings);
@@ -209,7 +209,7 @@ fn bodies_and_trailers_both_ways() {
 }
 
 #[test]
-fn a_lost_server_is_replaced_if_nothing_of_the_request_is() {
+fn a_lost_server_is_replaced_if_the_whole_request_is_held() {
     run(async {
         let (user, mut servers, mut done) = h2_h1(Settings::default());
         let mut up = user.open(&request("POST", "/"), false).unwrap();
@@ -238,13 +238,13 @@ fn a_lost_server_is_replaced_if_nothing_of_the_request_is() {
 }
 
 #[test]
-fn cut_responses_are_reset() {
+fn truncated_responses_are_reset() {
     run(async {
         let ok = "HTTP/1.1 200 OK\r\n";
         let responses = [
             ("Content-Length: 9\r\n\r\nabc", Code::INTERNAL_ERROR),
             ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Code::INTERNAL_ERROR),
-            // Malformed: RFC 9113 section 8.1.1.
+            // A malformed response: RFC 9113 section 8.1.1.
             ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n", Code::PROTOCOL_ERROR),
         ];
         for (response, code) in responses {
@@ -280,7 +280,7 @@ fn a_client_that_resets_ends_the_servers_connection() {
 }
 
 #[test]
-fn what_cannot_be_said_in_http1_is_refused() {
+fn requests_that_http1_cannot_express_are_refused() {
     run(async {
         let (user, mut servers, mut done) = h2_h1(Settings::default());
         let cases: [(Fields, u16, &str); 4] = [
@@ -318,7 +318,7 @@ fn what_cannot_be_said_in_http1_is_refused() {
 }
 
 #[test]
-fn a_deadline_and_a_judge() {
+fn a_deadline_and_a_judge_end_an_exchange() {
     run(async {
         let settings = Settings { deadline: Some(Duration::from_secs(1)), ..Settings::default() };
         let (user, mut servers, mut done) = h2_h1(settings);
@@ -351,7 +351,7 @@ fn a_deadline_and_a_judge() {
 }
 
 #[test]
-fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
+fn a_stall_is_blamed_on_the_side_that_does_not_move() {
     run(async {
         let settings = impatient();
         let (user, mut servers, mut done) = h2_h1(settings);
@@ -368,7 +368,7 @@ fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
 }
 
 #[test]
-fn expectations_and_early_responses() {
+fn expectations_and_early_responses_are_relayed() {
     run(async {
         let (user, mut servers, mut done) = h2_h1(Settings::default());
         let mut asked = request("POST", "/");
@@ -397,7 +397,7 @@ fn expectations_and_early_responses() {
     });
 }
 
-/// What an authorizer is asked about is held in pieces, of which a full server has got some alone.
+/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of them.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {
@@ -465,7 +465,7 @@ fn an_extended_connect_is_an_upgrade() {
     });
 }
 
-/// As the RFC says, by another implementation than the engine's.
+/// As the RFC defines it, by an implementation independent of the engine's.
 fn accept(key: &str) -> String {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
     let answered = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
@@ -485,7 +485,7 @@ fn accept(key: &str) -> String {
 }
 
 #[test]
-fn a_server_that_does_not_upgrade() {
+fn a_server_that_does_not_upgrade_is_reported() {
     run(async {
         let cases = [
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 502),
@@ -501,7 +501,7 @@ fn a_server_that_does_not_upgrade() {
             assert_eq!(up.head().await.unwrap().status(), Some(status), "{response}");
             assert!(!done.recv().await.unwrap().upgraded);
         }
-        // The client has not asked for it.
+        // The client has not asked for an upgrade.
         let (user, mut servers, mut done) = h2_h1(Settings::default());
         let mut up = user.open(&request("GET", "/"), true).unwrap();
         let mut app = server(&mut servers).await;

@@ -1,4 +1,4 @@
-//! HTTP/2 to HTTP/2.
+//! From an HTTP/2 client to an HTTP/2 server.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::support::{
 };
 
 #[test]
-fn a_request_and_its_response() {
+fn a_request_and_its_response_are_relayed() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings::default());
         let mut stream = user.open(&request("GET", "/1?q"), true).unwrap();
@@ -32,14 +32,14 @@ fn a_request_and_its_response() {
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable);
         assert!(done.first_byte.is_some() && done.response_started);
         assert_eq!(done.status, Some(200));
-        // 32 bytes a field on top of names and values.
+        // 32 bytes for each field, in addition to names and values.
         assert_eq!(done.request_bytes, 4 * 32 + 10 + 11 + 11 + 9);
         assert_eq!(done.response_bytes, 2 * 32 + 10 + 15 + 2);
     });
 }
 
 #[test]
-fn edits_of_both_heads() {
+fn both_heads_are_edited() {
     run(async {
         let line = |name: &str, value: &[u8]| HeaderLine::new(name, value).unwrap();
         let settings = Settings {
@@ -66,7 +66,7 @@ fn edits_of_both_heads() {
 }
 
 #[test]
-fn bodies_and_trailers_both_ways() {
+fn bodies_and_trailers_are_relayed_in_both_directions() {
     for settings in [Settings::default(), small_windows()] {
         run(async {
             let (user, mut app, mut done) = h2_h2(settings);
@@ -99,7 +99,7 @@ fn bodies_and_trailers_both_ways() {
 }
 
 #[test]
-fn both_directions_at_once() {
+fn both_directions_move_at_once() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings::default());
         let mut up = user.open(&request("POST", "/"), false).unwrap();
@@ -150,9 +150,9 @@ fn a_refused_request_is_sent_again_with_its_body() {
 }
 
 #[test]
-fn a_request_of_which_too_much_was_sent_is_not_sent_again() {
+fn a_request_is_not_retried_if_too_much_of_it_was_sent() {
     run(async {
-        // The server takes in more than is held for another try.
+        // The server accepts more than is held for a retry.
         let peers = leno_h2::Limits { stream_window: 256 * 1024, ..leno_h2::Limits::default() };
         let (user, mut app, mut done) = h2_h2(Settings { peers, ..Settings::default() });
         let mut up = user.open(&request("POST", "/"), false).unwrap();
@@ -175,7 +175,7 @@ fn a_request_of_which_too_much_was_sent_is_not_sent_again() {
 }
 
 #[test]
-fn a_lost_connection_fails_what_was_on_it() {
+fn a_lost_connection_fails_its_requests() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
         let mut up = user.open(&request("GET", "/"), true).unwrap();
@@ -193,7 +193,7 @@ fn a_lost_connection_fails_what_was_on_it() {
 }
 
 #[test]
-fn a_response_refused_by_the_judge_or_late_is_asked_for_again() {
+fn a_request_is_retried_if_its_response_is_refused_or_late() {
     run(async {
         let within = Some(std::time::Duration::from_secs(1));
         let (user, mut app, mut done) =
@@ -219,7 +219,7 @@ fn a_response_refused_by_the_judge_or_late_is_asked_for_again() {
     });
 }
 
-/// What an authorizer is asked about is held in pieces, of which a full server has got some alone.
+/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of them.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {
@@ -247,10 +247,10 @@ fn a_body_that_was_read_ahead_survives_an_early_response() {
 }
 
 #[test]
-fn resets_pass_on_at_every_stage() {
+fn resets_are_passed_on_at_every_stage() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
-        // The client, before the response.
+        // The client resets its stream before the response.
         let up = user.open(&request("POST", "/"), false).unwrap();
         let (_, mut answer) = next(&mut app).await;
         up.reset(Code::CANCEL);
@@ -258,7 +258,7 @@ fn resets_pass_on_at_every_stage() {
         assert_eq!((reset.by, reset.code), (ResetBy::Peer, Code::CANCEL));
         let failure = done.recv().await.unwrap().failure.unwrap();
         assert_eq!((failure.place, failure.status()), (Party::Client, None));
-        // The client, within the response.
+        // The client resets its stream during the response.
         let mut up = user.open(&request("POST", "/"), false).unwrap();
         let (_, mut answer) = next(&mut app).await;
         answer.send_head(&head([(":status", "200")]), false);
@@ -266,7 +266,7 @@ fn resets_pass_on_at_every_stage() {
         up.reset(Code::CANCEL);
         assert_eq!(answer.data().await.unwrap_err().code, Code::CANCEL);
         assert_eq!(done.recv().await.unwrap().failure.unwrap().place, Party::Client);
-        // The server, within the response: what came before is delivered.
+        // The server resets its stream during the response: what came before is delivered.
         for ended in [false, true] {
             let mut up = user.open(&request("POST", "/"), ended).unwrap();
             let (_, mut answer) = next(&mut app).await;
@@ -309,7 +309,7 @@ fn a_complete_response_ends_an_unfinished_request() {
 }
 
 #[test]
-fn a_deadline_ends_it() {
+fn a_deadline_ends_an_exchange() {
     run(async {
         let settings = Settings { deadline: Some(Duration::from_secs(1)), ..Settings::default() };
         let (user, mut app, mut done) = h2_h2(settings);
@@ -333,12 +333,12 @@ fn a_deadline_ends_it() {
 }
 
 #[test]
-fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
+fn a_stall_is_blamed_on_the_side_that_does_not_move() {
     run(async {
         let Settings { limits, tries, .. } = impatient();
         let settings = Settings { limits, tries, ..small_windows() };
         let (user, mut app, mut done) = h2_h2(settings);
-        // The whole request is there; some of it; more than the server takes.
+        // The whole request has been sent; a part of it; more than the server accepts.
         let cases =
             [(10, true, Party::Server), (10, false, Party::Us), (200_000, false, Party::Server)];
         for (bytes, ended, place) in cases {
@@ -354,7 +354,7 @@ fn a_stall_is_blamed_on_the_side_that_is_waited_for() {
 }
 
 #[test]
-fn grpc_errors_statuses_and_deadlines() {
+fn grpc_calls_get_statuses_errors_and_deadlines() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
         let mut call = request("POST", "/a.B/C");
@@ -380,7 +380,7 @@ fn grpc_errors_statuses_and_deadlines() {
             body(&mut up).await.unwrap();
             assert_eq!(done.recv().await.unwrap().grpc_status, Some(if only { 5 } else { 7 }));
         }
-        // Errors of the proxy's own.
+        // Errors that the proxy generates.
         let mut up = user.open(&call, true).unwrap();
         next(&mut app).await.1.reset(Code::REFUSED_STREAM);
         assert_eq!(
@@ -432,7 +432,7 @@ fn connect_is_refused_and_extended_connect_relayed() {
     });
 }
 
-/// RFC 8441 section 3: a server that has not said anything yet is waited for.
+/// RFC 8441 section 3: the proxy waits for the SETTINGS of a server.
 #[test]
 fn extended_connect_waits_for_the_settings_of_a_new_connection() {
     for takes in [true, false] {
@@ -447,7 +447,7 @@ fn extended_connect_waits_for_the_settings_of_a_new_connection() {
             let mut extended = request("CONNECT", "/chat");
             extended.push(b":protocol", b"websocket");
             let mut up = user.open(&extended, false).unwrap();
-            // Long after the request was taken.
+            // Long after the request has arrived.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let (mut app, driver) = leno_h2::server(far, &[], &Rc::new(limits));
             spawn_local(driver.run());
@@ -463,7 +463,7 @@ fn extended_connect_waits_for_the_settings_of_a_new_connection() {
 }
 
 #[test]
-fn extended_connect_waits_no_longer_than_its_deadline_and_its_client() {
+fn extended_connect_stops_waiting_at_its_deadline_or_when_its_client_leaves() {
     for leaves in [true, false] {
         run(async move {
             let deadline = (!leaves).then_some(Duration::from_secs(1));
@@ -493,7 +493,7 @@ fn extended_connect_waits_no_longer_than_its_deadline_and_its_client() {
 }
 
 #[test]
-fn hosts_that_are_no_hosts_are_refused() {
+fn malformed_hosts_are_refused() {
     run(async {
         let (user, app, mut done) = h2_h2(Settings::default());
         for host in ["a:b:c", "a;b:80x", "[::1"] {
@@ -508,7 +508,7 @@ fn hosts_that_are_no_hosts_are_refused() {
 }
 
 #[test]
-fn the_status_of_a_streaming_call_is_seen() {
+fn the_status_of_a_streaming_call_is_reported() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings::default());
         let mut call = request("POST", "/a.B/C");
@@ -537,13 +537,13 @@ fn the_status_of_a_streaming_call_is_seen() {
 }
 
 #[test]
-fn a_draining_server_is_given_no_more_and_finishes_what_it_has() {
+fn a_draining_server_gets_no_new_requests_and_finishes_its_own() {
     run(async {
         let (user, mut app, mut done) = h2_h2(Settings { tries: 1, ..Settings::default() });
         let mut first = user.open(&request("GET", "/1"), true).unwrap();
         let (_, mut answer) = next(&mut app).await;
         app.drain();
-        // Its GOAWAY is here once something that it says after it is.
+        // The GOAWAY has arrived once something that was sent after it has.
         answer.send_head(&head([(":status", "200")]), false);
         first.head().await.unwrap();
         answer.send_data(&b"ok"[..], false);

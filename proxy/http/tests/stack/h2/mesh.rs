@@ -1,4 +1,4 @@
-//! HTTP/1 through two proxies with HTTP/2 between them: what comes out is what went in.
+//! HTTP/1 through two proxies with HTTP/2 between them: messages arrive unchanged.
 
 use leno_h2::Code;
 use leno_http::Party;
@@ -7,7 +7,7 @@ use super::support::{
     Settings, gateway, h2_h2, head, lines, mesh, mesh_to_h2, next, pattern, request, run, server,
 };
 
-/// Sends a request and a response through, and says what came out of each.
+/// Sends a request and a response through two proxies. Returns both as they arrived.
 async fn through(requested: &str, responded: &str) -> (String, String) {
     let (mut client, mut servers, ..) = mesh(Settings::default(), Settings::default());
     client.send(requested).await;
@@ -21,7 +21,7 @@ async fn through(requested: &str, responded: &str) -> (String, String) {
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 #[test]
-fn requests_come_out_as_they_went_in() {
+fn requests_arrive_unchanged() {
     let same = [
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /p?q HTTP/1.1\r\nHost: a:80\r\nUser-Agent: x\r\nAccept: */*\r\n\r\n",
@@ -51,7 +51,7 @@ fn requests_come_out_as_they_went_in() {
         for request in same {
             assert_eq!(through(request, OK).await.0, request);
         }
-        // What the hop itself demands is the same as without HTTP/2 between.
+        // The changes that HTTP requires of a hop are the same as without HTTP/2 between the proxies.
         let changed = [
             (
                 "GET / HTTP/1.0\r\nUser-Agent: x\r\n\r\n",
@@ -73,7 +73,7 @@ fn requests_come_out_as_they_went_in() {
 }
 
 #[test]
-fn responses_come_out_as_they_went_in() {
+fn responses_arrive_unchanged() {
     let same = [
         OK,
         "HTTP/1.1 200 OK\r\nServer: x\r\nETag: y\r\nContent-Length: 0\r\n\r\n",
@@ -97,7 +97,7 @@ fn responses_come_out_as_they_went_in() {
 }
 
 #[test]
-fn a_websocket_crosses_it() {
+fn a_websocket_passes_through_two_proxies() {
     run(async {
         let (mut client, mut servers, mut first, mut second) =
             mesh(Settings::default(), Settings::default());
@@ -149,7 +149,7 @@ fn an_upgrade_that_is_not_granted_is_an_ordinary_response() {
 }
 
 #[test]
-fn chunks_trailers_and_cuts() {
+fn chunks_trailers_and_truncated_bodies_arrive_as_such() {
     run(async {
         let (mut client, mut servers, mut first, _) =
             mesh(Settings::default(), Settings::default());
@@ -172,7 +172,7 @@ fn chunks_trailers_and_cuts() {
 }
 
 #[test]
-fn a_large_body_both_ways() {
+fn large_bodies_pass_in_both_directions() {
     for settings in [Settings::default(), super::support::small_windows()] {
         run(async {
             let (mut client, mut servers, ..) = mesh(settings.clone(), settings);
@@ -212,7 +212,7 @@ fn a_proxy_between_two_others_changes_nothing() {
         app.expect(asked).await;
         app.send(answer).await;
         client.expect(answer).await;
-        // Refused, then granted.
+        // First refused, then granted.
         client.send(CHAT).await;
         app.expect(CHAT).await;
         app.send(answer).await;
@@ -258,9 +258,9 @@ fn an_application_that_speaks_http2_serves_clients_that_do_not() {
     });
 }
 
-/// The proxy of the server and that of the client name the same cause.
+/// The proxies of the server and of the client report the same cause.
 #[test]
-fn what_a_response_is_cut_for_is_named_by_both_proxies() {
+fn both_proxies_report_the_cause_of_a_truncated_response() {
     let many = format!("1;{}\r\na\r\n", "x".repeat(17_000));
     let faults = [
         (many.as_str(), "chunk-extensions"),
@@ -294,12 +294,12 @@ fn what_a_response_is_cut_for_is_named_by_both_proxies() {
     }
 }
 
-/// An application that resets streams as a proxy of the mesh would is not believed, and its client sees
-/// a code of RFC 9113.
+/// If an application resets streams with the codes of mesh proxies, its report is not trusted, and its client gets a
+/// code of RFC 9113.
 #[test]
 fn applications_cannot_report_causes() {
     let from_application = Settings { from_mesh: true, ..Settings::default() };
-    // From a proxy of the mesh the same is a report, which ends there.
+    // The same code from a proxy of the mesh is a report, which is not passed on to the client.
     let from_proxy = Settings { mesh: true, ..Settings::default() };
     for (settings, cause) in
         [(from_application, "protocol-error"), (from_proxy, "chunk-extensions")]
@@ -318,7 +318,7 @@ fn applications_cannot_report_causes() {
 }
 
 #[test]
-fn a_tunnel_crosses_it() {
+fn a_tunnel_passes_through_two_proxies() {
     run(async {
         let relays = || Settings { connect: true, ..Settings::default() };
         let (mut client, mut servers, mut first, mut second) = mesh(relays(), relays());

@@ -1,5 +1,5 @@
-//! A proxy made of the engine, with connections of either version on both sides. The clock is
-//! paused, so that a wait for something that never comes ends at once.
+//! A proxy built from the engine, with connections of either version on both sides. The clock is paused, so a wait for
+//! something that never happens ends at once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::Wire;
 
-/// Runs a test with tasks that stay on their thread.
+/// Runs a test with tasks that stay on its thread.
 pub(crate) fn run<F: Future<Output = ()>>(test: F) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -32,28 +32,28 @@ pub(crate) fn run<F: Future<Output = ()>>(test: F) {
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) h2: leno_h2::Limits,
-    /// The same of the peers.
+    /// The limits of the client and the server.
     pub(crate) peers: leno_h2::Limits,
-    /// Bytes that each pipe takes before the writer must wait.
+    /// How many bytes each pipe holds before a writer must wait.
     pub(crate) pipe: usize,
     pub(crate) deadline: Option<Duration>,
-    /// Of the response's beginning.
+    /// The time limit for the beginning of the response.
     pub(crate) response_within: Option<Duration>,
     pub(crate) upgraded_for: Option<Duration>,
     pub(crate) mesh: bool,
     pub(crate) from_mesh: bool,
-    /// CONNECT is relayed.
+    /// Whether CONNECT is relayed.
     pub(crate) connect: bool,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
     pub(crate) set_response: Vec<HeaderLine>,
     pub(crate) target: Option<&'static [u8]>,
-    /// Refuse responses of this status and try again.
+    /// Responses with this status are refused, and the request is retried.
     pub(crate) retry_on: Option<u16>,
     pub(crate) tries: usize,
-    /// Read the body up to so many bytes before the request is relayed, as for an authorizer.
+    /// Reads up to this many bytes of the body before the request is relayed, as for an authorizer.
     pub(crate) read_ahead: Option<usize>,
-    /// How long the proxy waits between two tries.
+    /// How long the proxy waits between two attempts.
     pub(crate) back_off: Duration,
     /// Where the beginnings of bodies are copied to.
     pub(crate) copies: Option<BodyCopies>,
@@ -108,10 +108,10 @@ impl Settings {
     }
 }
 
-/// What became of each exchange.
+/// The result of each exchange.
 pub(crate) type Done = mpsc::UnboundedReceiver<Exchange>;
 
-/// An HTTP/2 client and what serves it: the client's end, ours.
+/// An HTTP/2 connection from a client: the client's end and the proxy's.
 pub(crate) fn h2_front(settings: &Settings) -> (Client, Accept) {
     let (near, far) = tokio::io::duplex(settings.pipe);
     let (client, driver) = leno_h2::client(near, &Rc::new(settings.peers.clone()));
@@ -121,7 +121,7 @@ pub(crate) fn h2_front(settings: &Settings) -> (Client, Accept) {
     (client, accept)
 }
 
-/// An HTTP/2 server and our connection to it.
+/// An HTTP/2 connection to a server: the proxy's end and the server's.
 pub(crate) fn h2_back(settings: &Settings) -> (Client, Accept) {
     let (near, far) = tokio::io::duplex(settings.pipe);
     let (client, driver) = leno_h2::client(near, &Rc::new(settings.h2.clone()));
@@ -160,7 +160,7 @@ pub(crate) fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client
     done
 }
 
-/// An HTTP/1 client, a proxy, a proxy of an application that speaks HTTP/2.
+/// An HTTP/1 client, its proxy, and the proxy of an application that speaks HTTP/2.
 pub(crate) fn mesh_to_h2() -> (Wire, Accept, Done) {
     let outbound = Settings { mesh: true, ..Settings::default() };
     let inbound = Settings { from_mesh: true, ..Settings::default() };
@@ -173,7 +173,7 @@ pub(crate) fn mesh_to_h2() -> (Wire, Accept, Done) {
     (Wire(near), app, first)
 }
 
-/// Three proxies in a row, HTTP/1 at both ends.
+/// Three proxies in a row, with HTTP/1 at both ends.
 pub(crate) fn gateway() -> (Wire, Servers) {
     let outbound = Settings { mesh: true, ..Settings::default() };
     let middle = Settings { mesh: true, from_mesh: true, ..Settings::default() };
@@ -212,11 +212,11 @@ async fn serve_h1(
             if tries == settings.tries || !done.failure.as_ref().is_some_and(|it| it.retryable) {
                 break done;
             }
-            // Not every test looks.
+            // Not every test reads the results.
             let _ = report.send(done);
         };
         let after = client.conclude(&request, &done).await;
-        // Not every test looks.
+        // Not every test reads the results.
         let _ = report.send(done);
         match after {
             leno_http::After::Next => {}
@@ -227,7 +227,7 @@ async fn serve_h1(
     client.close(limits).await;
 }
 
-/// The far ends of the connections that the proxy makes.
+/// The servers' ends of the connections that the proxy opens.
 pub(crate) type Servers = mpsc::UnboundedReceiver<DuplexStream>;
 
 /// A proxy with an HTTP/2 client and HTTP/1 servers.
@@ -252,7 +252,7 @@ pub(crate) fn serve_h2(settings: Settings, mut accept: Accept) -> (Servers, Done
                     let pooled = pool.borrow_mut().pop();
                     let mut server = pooled.unwrap_or_else(|| {
                         let (near, far) = duplex(settings.pipe);
-                        // An error: the test is over.
+                        // An error means that the test is over.
                         let _ = connect.send(far);
                         Conn::new(near)
                     });
@@ -271,7 +271,7 @@ pub(crate) fn serve_h2(settings: Settings, mut accept: Accept) -> (Servers, Done
     (servers, done)
 }
 
-/// Two proxies: an HTTP/1 client, HTTP/2 between them, HTTP/1 servers.
+/// Two proxies with HTTP/2 between them, an HTTP/1 client and HTTP/1 servers.
 pub(crate) fn mesh(mut outbound: Settings, mut inbound: Settings) -> (Wire, Servers, Done, Done) {
     outbound.mesh = true;
     inbound.from_mesh = true;
@@ -295,7 +295,7 @@ pub(crate) async fn call(settings: &Settings, request: Request) -> Call {
     call
 }
 
-/// Reports an exchange; the call if it is to be tried again.
+/// Reports an exchange. Returns the call if it should be retried.
 pub(crate) fn conclude(
     report: &mpsc::UnboundedSender<Exchange>,
     done: Exchange,
@@ -309,12 +309,12 @@ pub(crate) fn conclude(
         call.conclude(&done);
         None
     };
-    // Not every test looks.
+    // Not every test reads the results.
     let _ = report.send(done);
     kept
 }
 
-/// Names and values.
+/// Names and values of fields.
 pub(crate) type Fields = &'static [(&'static str, &'static str)];
 
 pub(crate) fn head<const N: usize>(fields: [(&str, &str); N]) -> Head {
@@ -325,14 +325,14 @@ pub(crate) fn request(method: &str, path: &str) -> Head {
     head([(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)])
 }
 
-/// The fields as text, one a line.
+/// The fields as text, one in each line.
 pub(crate) fn lines(head: &Head) -> String {
     head.iter()
         .map(|field| format!("{}: {}\n", field.name().escape_ascii(), field.value().escape_ascii()))
         .collect()
 }
 
-/// Everything until the end, with credit given as it is read.
+/// The whole body. Credit is given as it is read.
 pub(crate) async fn body(stream: &mut Stream) -> Result<Vec<u8>, Reset> {
     let mut all = vec![];
     while let Some(piece) = stream.data().await? {
@@ -355,18 +355,18 @@ pub(crate) async fn send_body(stream: &mut Stream, bytes: &[u8], end: bool) {
     }
 }
 
-/// Bytes that are different everywhere.
+/// Bytes without a repeating pattern.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// The next request at an application.
+/// The next request that an application receives.
 pub(crate) async fn next(app: &mut Accept) -> (Head, Stream) {
     let Request { head, stream, .. } = app.accept().await.expect("the proxy sends a request");
     (head, stream)
 }
 
-/// Small windows everywhere.
+/// Small windows on all connections.
 pub(crate) fn small_windows() -> Settings {
     let h2 = leno_h2::Limits {
         stream_window: 1,
@@ -378,7 +378,7 @@ pub(crate) fn small_windows() -> Settings {
     Settings { peers: h2.clone(), h2, pipe: 4096, ..Settings::default() }
 }
 
-/// Those under which a try ends after 5 s in which nothing moves.
+/// With these settings, an attempt ends if nothing moves for 5 s.
 pub(crate) fn impatient() -> Settings {
     let limits = Limits { stall: Duration::from_secs(5), ..Limits::default() };
     Settings { limits, tries: 1, ..Settings::default() }
