@@ -1,5 +1,5 @@
-//! How messages of gRPC become bytes. A call holds its buffers as long as it lasts, and a call for discovery lasts as long as
-//! its proxy: so they begin small, and grow with what is large.
+//! The gRPC codec. A call holds its buffers as long as it lasts, and a discovery call lasts as long as its proxy. So
+//! the buffers start small, and grow only for large messages.
 
 use std::marker::PhantomData;
 
@@ -7,9 +7,10 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// What each buffer of a call holds at first, in bytes: most messages. tonic has 8 KiB, in each of three buffers.
+/// The initial size of each buffer of a call, in bytes: enough for most messages. tonic uses 8 KiB for each of three
+/// buffers.
 const FIRST: usize = 512;
-/// From this size on, messages are sent before further ones are added, as tonic has it.
+/// Once a buffer has this size, its messages are sent before further ones are added, as in tonic.
 const FULL: usize = 32 * 1024;
 
 /// The codec of the generated code.

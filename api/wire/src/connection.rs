@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tower_service::Service;
 
-/// HTTP/2 window. Large responses come one at a time, so a service with thousands of endpoints
-/// needs few round trips.
+/// HTTP/2 window. Large responses arrive one at a time, and a service with thousands of endpoints should need few round
+/// trips.
 const WINDOW: u32 = 1 << 20;
 
 /// An open connection. Dropping it closes it.

@@ -1,4 +1,4 @@
-//! The protocol by which external authorizers are asked over gRPC: Envoy's, in its third version.
+//! The protocol by which external authorizers are queried over gRPC: Envoy's, version 3.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ pub const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 pub struct AuthorizerRequest<'a> {
     /// The client's address.
     pub client: SocketAddr,
-    /// The client's identity, empty without one.
+    /// The client's identity; empty if it has none.
     pub client_identity: String,
-    /// Where the client has connected to.
+    /// The address to which the client connected.
     pub server: SocketAddr,
-    /// When the request came, from the beginning of 1970.
+    /// When the request arrived, as the time since the beginning of 1970.
     pub time: Duration,
     /// The method.
     pub method: &'a str,
@@ -34,7 +34,7 @@ pub struct AuthorizerRequest<'a> {
     pub host: &'a str,
     /// The version, such as `HTTP/1.1`.
     pub version: &'a str,
-    /// The headers, each name in lower case, and once.
+    /// The headers. Each name is in lower case and occurs once.
     pub headers: HashMap<String, String>,
     /// The body, or its beginning.
     pub body: CheckBody,
@@ -54,7 +54,7 @@ pub enum CheckBody {
     Bytes(Vec<u8>),
 }
 
-/// What an authorizer answers.
+/// The answer of an authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckAnswer {
     /// The request is permitted.
@@ -64,7 +64,7 @@ pub enum CheckAnswer {
         /// Headers to add to the response.
         response: Vec<(String, Bytes)>,
     },
-    /// The client is answered this.
+    /// The client gets this response.
     Denied {
         /// The status.
         status: i32,
@@ -75,7 +75,7 @@ pub enum CheckAnswer {
     },
 }
 
-/// The bytes are no answer of an authorizer.
+/// The bytes are not an authorizer's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("not a CheckResponse")]
 pub struct NoCheckAnswer(#[from] prost::DecodeError);
@@ -95,7 +95,7 @@ impl AuthorizerRequest<'_> {
         };
         let time = proto::Timestamp {
             seconds: self.time.as_secs().try_into().unwrap_or(i64::MAX),
-            // Below a thousand million.
+            // It is below 10^9.
             nanos: self.time.subsec_nanos() as i32,
         };
         let (body, raw_body) = match self.body {
@@ -128,12 +128,12 @@ impl CheckAnswer {
     /// Reads a message.
     ///
     /// # Errors
-    /// [`NoCheckAnswer`] if it is another one.
+    /// [`NoCheckAnswer`] if it is not a valid message.
     pub fn decode(bytes: Bytes) -> Result<Self, NoCheckAnswer> {
         use proto::check_response::HttpResponse;
         let answer = proto::CheckResponse::decode(bytes)?;
-        // The status decides, also against the response. An empty message has the code 0, as all that is left out in
-        // protobuf: it permits nothing.
+        // The status decides, even if the response contradicts it. In an empty message every omitted field has its
+        // default, so its code would be 0, but it must not permit anything.
         let is_permitted = match (&answer.status, &answer.http_response) {
             (Some(status), _) => status.code == 0,
             (None, response) => matches!(response, Some(HttpResponse::OkResponse(_))),
@@ -168,9 +168,10 @@ fn headers(list: Vec<proto::HeaderValueOption>) -> Vec<(String, Bytes)> {
 mod tests {
     use super::*;
 
-    /// Bytes as the protobuf encoding guide has them, so that the numbers of the fields are held.
+    /// The expected bytes are written by hand according to protobuf's encoding guide, so that the numbers of the fields
+    /// are checked.
     #[test]
-    fn answers_are_read_by_the_numbers_of_their_fields() {
+    fn answers_are_decoded_by_field_number() {
         let permitted = |bytes: &[u8]| CheckAnswer::decode(Bytes::copy_from_slice(bytes)).unwrap();
         // status {}, ok_response { headers { header { key: "A", value: "b" } } }
         let ok = b"\x0a\x00\x1a\x0a\x12\x08\x0a\x06\x0a\x01A\x12\x01b";
@@ -182,11 +183,11 @@ mod tests {
             CheckAnswer::Denied { status: 401, headers: Vec::new(), body: b"no".to_vec() };
         assert_eq!(permitted(denied), expected);
         let denied = CheckAnswer::Denied { status: 403, headers: Vec::new(), body: Vec::new() };
-        // Servers leave out what is zero.
+        // Servers omit fields that are zero.
         let nothing = CheckAnswer::Permitted { request: Vec::new(), response: Vec::new() };
         assert_eq!(permitted(b"\x1a\x00"), nothing);
         assert_eq!(permitted(b"\x0a\x00"), nothing);
-        // Nothing, a denial without a response, and a response that the status contradicts.
+        // An empty message, a denial without a response, and a response that the status contradicts.
         assert_eq!(permitted(b""), denied);
         assert_eq!(permitted(b"\x0a\x02\x08\x07"), denied);
         assert_eq!(permitted(b"\x0a\x02\x08\x07\x1a\x00"), denied);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_by_the_numbers_of_its_fields() {
+    fn a_request_is_encoded_by_field_number() {
         let check = AuthorizerRequest {
             client: "192.0.2.1:5".parse().unwrap(),
             client_identity: "spiffe://d/ns/n/sa/s".to_owned(),

@@ -1,18 +1,19 @@
-//! Discovery and identity on the wire: the only crate that sees protobuf.
+//! The messages of discovery and identity: the only crate that handles protobuf.
 //!
-//! [`proto`] is generated from the files in `proto/` by `make proto`; a test compares them. All other modules convert between its
-//! messages and the values of [`leno_types::mesh`]: [`encode`] never fails, [`decode`] checks
-//! everything that the sender may have got wrong and names the invalid field. [`names`] are the
-//! resource names that client and server have to agree on.
+//! [`proto`] is generated from the files in `proto/` by `make proto`; a test compares them. All other modules convert
+//! between its messages and the values of [`leno_types::mesh`]: [`encode`] never fails, and [`decode`] checks
+//! everything that the sender may have done wrong, and names the invalid field. [`names`] are the resource names on
+//! which client and server must agree.
 //!
-//! [`trust`] has the hash by which proxies acknowledge trust bundles.
+//! [`trust`] has the hash with which proxies acknowledge trust bundles.
 //!
-//! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
-//! exported; [`prometheus`] is the form of Prometheus' pages with native histograms; [`spiffe`] is the Workload API of SPIFFE.
+//! [`ext_authz`] is the protocol of external authorizers, which is Envoy's. [`otlp`] is OpenTelemetry's protocol for
+//! exporting spans. [`prometheus`] is the format of Prometheus pages with native histograms. [`spiffe`] is SPIFFE's
+//! Workload API.
 //!
-//! A [`ClientConnection`] is what the generated clients call over.
+//! A [`ClientConnection`] is the transport of the generated clients.
 //!
-//! It does not know sockets, TLS or the state of a stream.
+//! This crate knows no sockets, no TLS and no state of a stream.
 
 #![cfg_attr(
     not(test),
@@ -74,7 +75,8 @@ pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
 pub(crate) const LEVEL_WITHOUT_AUTHORIZERS: u32 = 2;
 /// The level of policies without headers of claims, and without bodies for authorizers.
 pub(crate) const LEVEL_WITHOUT_BODIES: u32 = 3;
-/// The level of policies without times of certificates, for applications that do not take paths as they are sent.
+/// The level of policies without validity times of certificates, for applications that do not use paths as they are
+/// sent.
 pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
 /// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.

@@ -1,5 +1,5 @@
-//! OpenTelemetry's protocol, OTLP: spans of requests, with the names of its semantic conventions for HTTP and for RPC, and
-//! records of the access log.
+//! OpenTelemetry's protocol OTLP: spans of requests, with the names of its semantic conventions for HTTP and for RPC,
+//! and records of the access log.
 
 use bytes::Bytes;
 use leno_tap::{TappedRequest, TraceSpan};
@@ -16,18 +16,18 @@ pub use logs::encode_records;
 
 use proto::any_value::Value;
 
-/// The call of gRPC and the request of HTTP that export spans.
+/// The paths of the gRPC call and the HTTP request that export spans.
 pub const SPAN_PATHS: ExportPaths = ExportPaths {
     grpc: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
     http: "/v1/traces",
 };
-/// The call of gRPC and the request of HTTP that export records of logs.
+/// The paths of the gRPC call and the HTTP request that export log records.
 pub const RECORD_PATHS: ExportPaths = ExportPaths {
     grpc: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
     http: "/v1/logs",
 };
 
-/// Methods that are names of their own; all others are `_OTHER`, since clients choose them.
+/// Methods that are reported by name. All others are `_OTHER`, because clients choose them freely.
 const METHODS: [&str; 10] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "QUERY"];
 
@@ -35,27 +35,27 @@ const KIND_SERVER: i32 = 2;
 const KIND_CLIENT: i32 = 3;
 const STATUS_ERROR: i32 = 2;
 
-/// Where a collector takes what is exported.
+/// The paths at which a collector accepts exports.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportPaths {
-    /// Of a call of gRPC.
+    /// For a gRPC call.
     pub grpc: &'static str,
-    /// Of a request of HTTP.
+    /// For an HTTP request.
     pub http: &'static str,
 }
 
-/// The proxy whose spans and records these are.
+/// The proxy to which the exported spans and records belong.
 #[derive(Clone, Copy, Debug)]
 pub struct OtlpResource<'a> {
     /// The workload's namespace.
     pub namespace: &'a str,
     /// The workload.
     pub service: &'a str,
-    /// The instance of it.
+    /// The instance of the workload.
     pub instance: &'a str,
 }
 
-/// The message with these spans.
+/// Encodes these spans as a message.
 #[must_use]
 pub fn encode_spans(resource: OtlpResource<'_>, spans: Vec<TraceSpan>) -> Bytes {
     let spans = spans.into_iter().map(span).collect();
@@ -68,7 +68,8 @@ pub fn encode_spans(resource: OtlpResource<'_>, spans: Vec<TraceSpan>) -> Bytes 
     request.encode_to_vec().into()
 }
 
-/// How many spans or records a collector has refused, by its answer. An answer that cannot be read refuses none.
+/// How many spans or records a collector has rejected, according to its answer. An answer that cannot be read counts as
+/// no rejection.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> u64 {
     let answer = proto::ExportServiceResponse::decode(answer).unwrap_or_default();
@@ -176,7 +177,8 @@ fn attributes(request: &TappedRequest, call: Option<(&str, &str)>) -> Vec<proto:
     all
 }
 
-/// What is an error of a span is one of its side: a client's is also what the server blames on the client.
+/// Whether the request is an error for this side's span. For a client this includes errors for which the server blames
+/// the client.
 fn is_error(request: &TappedRequest) -> bool {
     let is_refused = match request.grpc_status {
         Some(status) => status != 0,
@@ -222,12 +224,12 @@ fn host(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// The service and the method of a call of gRPC.
+/// The service and the method of a gRPC call.
 fn call(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix('/')?.rsplit_once('/')
 }
 
-/// `1.1` of `HTTP/1.1`, `2` of `HTTP/2`.
+/// `1.1` for `HTTP/1.1`, `2` for `HTTP/2`.
 fn version(protocol: &str) -> &str {
     protocol.strip_prefix("HTTP/").unwrap_or(protocol)
 }
@@ -263,7 +265,7 @@ mod tests {
         }
     }
 
-    /// The attributes as `key=value`, and whether it is an error.
+    /// The span's name, its attributes as `key=value`, and whether it is an error.
     fn made(request: TappedRequest) -> (String, Vec<String>, bool) {
         let span =
             span(TraceSpan { trace_id: 1, span_id: 2, parent: None, sampled: true, request });
@@ -298,7 +300,7 @@ mod tests {
                 "{wanted} is not in {attributes:?}"
             );
         }
-        assert!(!made(request("inbound", 404)).2, "the server answers as it should");
+        assert!(!made(request("inbound", 404)).2, "a 404 is not an error of the server");
         assert!(made(request("inbound", 500)).2);
     }
 
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_of_a_client_names_no_span() {
+    fn an_unknown_method_is_not_used_as_the_name_of_a_span() {
         let odd = TappedRequest { method: "STEAL".into(), ..request("inbound", 200) };
         let (name, attributes, _) = made(odd);
         assert_eq!(name, "_OTHER");

@@ -1,4 +1,4 @@
-//! Prometheus' exposition format in protobuf, which alone has native histograms.
+//! Prometheus' exposition format in protobuf, the only one that has native histograms.
 
 use prost::Message;
 
@@ -14,7 +14,7 @@ use proto::{Bucket, BucketSpan, Exemplar, LabelPair, Metric, MetricFamily, Metri
 pub struct NativeBuckets<'a> {
     /// Bounds are `2^(index / 2^schema)`.
     pub schema: i32,
-    /// The bound of the bucket of values that are not told apart.
+    /// The upper bound of the bucket for values around zero, which are not distinguished.
     pub zero_threshold: f64,
     /// The values in that bucket.
     pub zero_count: u64,
@@ -24,8 +24,9 @@ pub struct NativeBuckets<'a> {
     pub buckets: &'a [u64],
 }
 
-/// The families of a page of OpenMetrics 1.0, each with its length before it. `native` has the native buckets of a
-/// histogram, by its family and its labels as the page has them between braces. Lines that are of no family are left out.
+/// Encodes the families of an OpenMetrics 1.0 page, each preceded by its length. `native` returns the native buckets of
+/// a histogram, by its family and by its labels as the page has them between braces. Lines that belong to no family are
+/// omitted.
 #[must_use]
 pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBuckets<'a>>) -> Vec<u8> {
     let mut families: Vec<MetricFamily> = Vec::new();
@@ -55,7 +56,7 @@ pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBucket
 fn kind_of(family: &mut MetricFamily, kind: &str) {
     let kind = match kind {
         "counter" => {
-            // OpenMetrics names the family without the suffix.
+            // In OpenMetrics the name of the family has no suffix.
             family.name.push_str("_total");
             MetricType::Counter
         }
@@ -65,7 +66,7 @@ fn kind_of(family: &mut MetricFamily, kind: &str) {
     family.set_type(kind);
 }
 
-/// Adds a line to its family. `None` if it is none of its samples.
+/// Adds a line to its family. `None` if the line is not one of the family's samples.
 fn sample<'a>(
     family: &mut MetricFamily,
     line: &str,
@@ -118,7 +119,8 @@ fn sample<'a>(
     Some(())
 }
 
-/// The labels at the beginning of a text, `{key="value",...}`, their text, and the text after them.
+/// Parses labels at the beginning of a text, `{key="value",...}`. Returns the labels, their text, and the text after
+/// them.
 fn labels(text: &str) -> Option<(Vec<LabelPair>, &str, &str)> {
     let inside = text.strip_prefix('{')?;
     let mut left = inside;
@@ -133,7 +135,7 @@ fn labels(text: &str) -> Option<(Vec<LabelPair>, &str, &str)> {
     Some((labels, raw, left.get(1..)?))
 }
 
-/// A value up to its closing quote, and what follows that.
+/// Parses a value up to its closing quote. Returns the value and the text after it.
 fn unquoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -149,7 +151,7 @@ fn unquoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// An exemplar, `# {labels} value time`.
+/// Parses an exemplar, `# {labels} value time`.
 fn exemplar(text: &str) -> Option<Exemplar> {
     let (label, _, rest) = labels(text.strip_prefix("# ")?)?;
     let mut numbers = rest.split_ascii_whitespace();

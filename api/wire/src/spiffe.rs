@@ -1,5 +1,5 @@
-//! The SPIFFE Workload API: how a process on this machine gets its certificate, its key and its trust bundles, without a
-//! secret of its own. Leno serves it to applications, and proxies can be its clients.
+//! The SPIFFE Workload API: how a process on this machine gets its certificate, its key and its trust bundles without
+//! already having a secret. Leno serves it to applications, and proxies can be its clients.
 
 #[expect(
     missing_docs,
@@ -17,6 +17,6 @@ pub use proto::{
     X509svidResponse, spiffe_workload_api_client, spiffe_workload_api_server,
 };
 
-/// The header of every call, with the value `true`: a browser or a proxy that was tricked into a call sends none
+/// The header of every call, with the value `true`. A browser or a proxy that was tricked into a call does not send it
 /// (SPIFFE Workload Endpoint, section 7).
 pub const SECURITY_HEADER: &str = "workload.spiffe.io";

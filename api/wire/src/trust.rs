@@ -1,4 +1,4 @@
-//! Trust bundles: what they hold, and the hash by which a proxy acknowledges one.
+//! Trust bundles, and the hash with which a proxy acknowledges one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,21 +7,22 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use leno_types::{Revocations, TrustDomain};
 
-/// Most roots of a bundle: those of a few rotations.
+/// Most roots of a bundle: enough for a few rotations.
 pub const MAX_ROOTS: usize = 32;
 /// Most trust domains that a mesh federates with. Each proxy verifies clients of all of them.
 pub const MAX_FEDERATED: usize = 64;
 
-/// Bytes of the digest that are used as the hash. 128 bits are enough to distinguish all bundles. Deliberate collisions
-/// are no threat: a proxy that acknowledged another bundle with the same hash would harm only itself.
+/// The number of bytes of the digest that are used as the hash. 128 bits are enough to distinguish all bundles.
+/// Deliberate collisions are no threat: a proxy that acknowledged another bundle with the same hash would harm only
+/// itself.
 const HASH_BYTES: usize = 16;
 
-/// What a proxy verifies the certificates of the mesh with.
+/// What a proxy needs to verify the certificates of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustBundle {
-    /// X.509 in DER, at least one.
+    /// X.509 certificates in DER, at least one.
     pub roots: Vec<Bytes>,
-    /// The key that signs certificates now.
+    /// The key that signs new certificates.
     pub issuer: String,
     /// Revoked certificates.
     pub revoked: Revocations,

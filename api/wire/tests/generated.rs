@@ -1,7 +1,7 @@
-//! The generated code is what the proto files say. It is in the repository, so that a build of the programs needs
-//! neither protoc nor the crates that stand in for it, which take longer to compile than the proxy.
+//! Checks that the generated code is what the proto files generate. The code is in the repository, so that a build of
+//! the programs needs neither protoc nor the crates that replace it, which take longer to compile than the proxy.
 //!
-//! With `LENO_UPDATE` set (`make proto`) the test writes it.
+//! If `LENO_UPDATE` is set (`make proto`), the test writes the code.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const FILES: [&str; 8] = [
 ];
 
 #[test]
-fn the_generated_code_is_that_of_the_proto_files() {
+fn the_generated_code_matches_the_proto_files() {
     let made = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let descriptors = protox::compile(FILES, [root.join("proto")]).unwrap();
@@ -26,13 +26,13 @@ fn the_generated_code_is_that_of_the_proto_files() {
         .build_transport(false)
         .codec_path("crate::codec::SmallBuffers")
         .bytes(".")
-        // Few services have it, and it is larger than the rest.
+        // Few services have a waypoint, and this field is larger than all others.
         .boxed(".leno.v1.Service.waypoint")
         .emit_rerun_if_changed(false)
         .out_dir(made.path())
         .compile_fds(descriptors)
         .unwrap();
-    // The protocol of SPIFFE has no package.
+    // SPIFFE's proto file has no package.
     fs::rename(made.path().join("_.rs"), made.path().join("spiffe.rs")).unwrap();
     for name in
         ["envoy.service.auth.v3.rs", "leno.v1.rs", "opentelemetry.rs", "prometheus.rs", "spiffe.rs"]

@@ -1,5 +1,5 @@
-//! Decodes authorization policies. What cannot be read makes the whole unusable, so that the proxy
-//! denies every client instead of applying a part.
+//! Decodes authorization policies. A part that cannot be read makes all policies unusable, so that the proxy denies
+//! every client instead of applying only a part.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use leno_types::{ServiceName, TrustDomain};
 use super::{DecodeError, bounded, ips, port, traffic};
 use crate::{AUTHORIZATION_LEVEL, proto};
 
-/// Most entries of a list in a policy. Documents have fewer.
+/// Most entries of a list in a policy. Policy documents have fewer.
 const MAX_ENTRIES: usize = 1_000;
 
 pub(super) fn authorization(message: Option<proto::Authorization>) -> Authorization {

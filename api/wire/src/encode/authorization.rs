@@ -22,10 +22,11 @@ pub(super) fn authorization(authorization: &Authorization) -> proto::Authorizati
     let Authorization { policies, default, paths, trust_domain, unusable } = authorization;
     let of_policies = policies.iter().map(level).max().unwrap_or(LEVEL_WITHOUT_TOKENS);
     proto::Authorization {
-        // No proxy can read the policies of a proxy that cannot apply them.
+        // No proxy supports this level, so every proxy rejects unusable policies and denies its clients.
         level: match unusable {
             Some(_) => u32::MAX,
-            // A proxy that decodes what the application does not would permit other paths than it should.
+            // If the application does not decode paths, a proxy that decodes them would permit other paths than it
+            // should.
             None if paths.verbatim && !policies.is_empty() => AUTHORIZATION_LEVEL,
             None => of_policies,
         },
@@ -47,7 +48,7 @@ fn reading(reading: PathReading) -> proto::PathReading {
     proto::PathReading { verbatim, merges_slashes, resolves_dots, decodes_slashes }
 }
 
-/// The lowest level at which a proxy applies the policy as it is meant.
+/// The lowest level at which a proxy applies the policy correctly.
 fn level(policy: &AuthorizationPolicy) -> u32 {
     let has_body = policy.external.as_ref().is_some_and(|external| external.body.is_some());
     let any = CertificateMatch::default();

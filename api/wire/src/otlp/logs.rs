@@ -9,7 +9,7 @@ use super::{OtlpResource, flag, int, proto, scope, text};
 const INFORMATION: i32 = 9;
 const ERROR: i32 = 17;
 
-/// The message with these records of the access log.
+/// Encodes these records of the access log as a message.
 #[must_use]
 pub fn encode_records(resource: OtlpResource<'_>, records: Vec<AccessRecord>) -> Bytes {
     let log_records = records.into_iter().map(record).collect();

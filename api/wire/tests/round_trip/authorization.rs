@@ -1,4 +1,4 @@
-//! Authorization policies over the wire, and those that a proxy cannot read.
+//! Encodes and decodes authorization policies, including those that a proxy cannot read.
 
 use std::time::Duration;
 
@@ -162,7 +162,7 @@ pub(crate) fn authorization() -> impl Strategy<Value = Authorization> {
     })
 }
 
-/// What a proxy reads of a policy that `change` has altered.
+/// The policy that a proxy decodes after `change` has altered its message.
 fn read(change: impl FnOnce(&mut proto::Authorization)) -> Authorization {
     let mut message = proto::Authorization {
         level: AUTHORIZATION_LEVEL,
@@ -197,7 +197,7 @@ fn read(change: impl FnOnce(&mut proto::Authorization)) -> Authorization {
 fn policies_that_a_proxy_cannot_read_deny_every_client() {
     type Change = fn(&mut proto::Authorization);
     let changes: [Change; 9] = [
-        // More of bodies than a proxy holds.
+        // More bytes of a body than a proxy holds.
         |message| {
             let body = Some(proto::AuthorizerBody { max_bytes: 65_537, ..Default::default() });
             let external = proto::ExternalAuthorizer {
@@ -211,7 +211,7 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
             message.policies[0].action = 4;
             message.policies[0].external = Some(external);
         },
-        // External, without an authorizer.
+        // The external action without an authorizer.
         |message| message.policies[0].action = 4,
         |message| message.level = AUTHORIZATION_LEVEL + 1,
         |message| message.default = 99,
@@ -233,11 +233,12 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
     }
 }
 
-/// A proxy of a release before tokens would take a policy with tokens for one without; one of a release before external
-/// authorizers knows no such action; one of a release before headers of claims would pass on what clients send in their
-/// place, and one before bodies would ask without them; one before times of certificates would take any.
+/// An older proxy must not apply a policy without the parts that it does not know. Before tokens, it would ignore them.
+/// Before external authorizers, it does not know the action. Before headers of claims, it would forward what clients
+/// send in their place. Before bodies, it would query the authorizer without them. Before times of certificates, it
+/// would accept certificates of any age.
 #[test]
-fn a_policy_is_not_read_without_a_part_of_it() {
+fn a_policy_with_a_newer_part_needs_a_higher_level() {
     let key = TokenKey { id: None, algorithm: TokenAlgorithm::Es256, public: [4].into() };
     let issuer = TokenIssuer {
         issuer: "https://id.example".into(),

@@ -1,4 +1,4 @@
-//! Changes of endpoints, applied to what the proxy holds, yield what the control plane has.
+//! Checks that changes of endpoints, applied to what the proxy holds, produce the control plane's state.
 
 use std::sync::Arc;
 
@@ -41,11 +41,11 @@ fn lists() -> impl Strategy<Value = Vec<Vec<Vec<Endpoint>>>> {
 
 proptest! {
     #[test]
-    fn any_sequence_of_changes_makes_the_whole_state(states in lists()) {
+    fn any_sequence_of_changes_produces_the_whole_state(states in lists()) {
         let states: Vec<Service> = states.iter().map(|lists| service(lists)).collect();
         let steps: Vec<Bytes> =
             states.windows(2).map(|pair| endpoints_step(&pair[0], &pair[1]).unwrap()).collect();
-        // Step by step, and from each state to the last at once.
+        // Step by step, and from each state to the last one at once.
         for (nth, step) in steps.iter().enumerate() {
             let one = EndpointsUpdate::Delta("v", std::slice::from_ref(step));
             let held = Some(("f.v", &states[nth]));
@@ -73,7 +73,7 @@ fn replaced() -> (Service, Service) {
 }
 
 #[test]
-fn one_endpoint_of_a_thousand_is_tens_of_bytes() {
+fn the_change_of_one_endpoint_in_a_thousand_is_tens_of_bytes() {
     let (before, after) = replaced();
     let step = endpoints_step(&before, &after).unwrap();
     assert!(step.len() < 48, "{} bytes", step.len());
@@ -92,7 +92,7 @@ fn one_endpoint_of_a_thousand_is_tens_of_bytes() {
 }
 
 #[test]
-fn a_change_of_another_version_is_refused() {
+fn a_change_for_another_version_is_refused() {
     let (before, after) = replaced();
     let step = endpoints_step(&before, &after).unwrap();
     let change = |from: &str, steps: &[Bytes]| {

@@ -1,4 +1,4 @@
-//! An encoded value is decoded as an equal value; garbage is an error.
+//! An encoded value decodes to an equal value, and invalid bytes are an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod authorization;
@@ -48,7 +48,7 @@ fn wire() -> impl Strategy<Value = WireForm> {
     prop::sample::select(vec![WireForm::Leno, WireForm::Hbone])
 }
 
-/// Waypoints are endpoints alone.
+/// Only endpoints can be waypoints.
 fn wire_of_endpoint() -> impl Strategy<Value = WireForm> {
     prop::sample::select(vec![WireForm::Leno, WireForm::Hbone, WireForm::Waypoint])
 }
@@ -166,7 +166,7 @@ proptest! {
 }
 
 #[test]
-fn what_a_peer_gets_wrong_is_named() {
+fn errors_name_what_the_peer_did_wrong() {
     let refused = |service: proto::Service| Service::try_from(service).unwrap_err().to_string();
     let named = || proto::Service { name: "shop/web".to_owned(), ..Default::default() };
     assert_eq!(refused(proto::Service::default()), "bad name");
