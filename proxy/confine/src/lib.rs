@@ -1,14 +1,15 @@
-//! Takes from a process of the data plane, a proxy or a broker, what it never needs, so that a flaw in it gives an attacker
-//! little.
+//! Removes rights from a process of the data plane, a proxy or a broker, that it never needs, so that an attacker gains
+//! little by exploiting a flaw in it.
 //!
 //! ```text
-//! Landlock   reads only beneath the folders named; writes, makes, removes and runs no file; signals
-//!            no other process
-//! seccomp    a system call that a proxy has no use for fails with EPERM
+//! Landlock   permits reads only below the given folders, and no writing, creating, removing or executing of
+//!            files; permits signals to no other process
+//! seccomp    makes each system call that no proxy needs fail with EPERM
 //! ```
-//! Both hold for the thread that calls [`confine`] and for every thread it starts, for as long as they live.
-//! [`close_memory`] keeps other processes of the same user out. Capabilities are not its concern: the process that starts a
-//! proxy or a broker drops them before it executes the program (`leno_supervise::Credentials`).
+//! Both apply to the thread that calls [`confine`] and to every thread that it starts, for as long as they live.
+//! [`close_memory`] protects the process' memory from other processes of the same user. Capabilities are handled
+//! elsewhere: the process that starts a proxy or a broker drops them before it executes the program
+//! (`leno_supervise::Credentials`).
 
 #![cfg_attr(
     not(test),
@@ -34,8 +35,8 @@ use seccompiler::{
     SeccompFilter, SeccompRule, sock_filter,
 };
 
-/// What is read besides the files of the configuration: the resolver and its libraries, the C
-/// library's look at the machine, random numbers. What does not exist is left out.
+/// Files that are read besides those of the configuration: by the resolver and its libraries, by the C library to
+/// examine the machine, and for random numbers. Missing ones are skipped.
 const READABLE: [&str; 9] = [
     "/etc",
     "/usr/lib",
@@ -48,13 +49,13 @@ const READABLE: [&str; 9] = [
     "/dev/urandom",
 ];
 
-/// What the kernel can be asked to forbid: file rights of Linux 6.10, signals of 6.12. An older
-/// kernel forbids what it knows.
+/// What the kernel can be asked to forbid: file rights of Linux 6.10, signals of 6.12. An older kernel enforces the
+/// part that it supports.
 const FILES: ABI = ABI::V5;
 const SIGNALS: ABI = ABI::V6;
 
-/// System calls that no proxy needs: programs, other processes, namespaces and mounts, the kernel
-/// itself, and interfaces with a long record of flaws.
+/// System calls that no proxy needs: for programs, other processes, namespaces and mounts, and the kernel itself, and
+/// interfaces with a long history of flaws.
 const REFUSED: [i64; 56] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -114,16 +115,16 @@ const REFUSED: [i64; 56] = [
     libc::SYS_memfd_secret,
 ];
 
-/// Set in the number of each x32 call (asm/unistd.h); no call of another architecture has it.
+/// This bit is set in the number of each x32 call (asm/unistd.h), and in no call of another architecture.
 const X32_SYSCALL_BIT: u32 = 0x4000_0000;
 
-/// The families of sockets that may be made: traffic, and what name resolution asks.
+/// The families of sockets that may be created: those for traffic, and those for name resolution.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
-/// What of the confinement this kernel cannot enforce.
+/// The part of the confinement that this kernel cannot enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unenforced {
-    /// Files are restricted by the part of Landlock that the kernel has.
+    /// Files are restricted only by the part of Landlock that the kernel supports.
     PartOfLandlock,
     /// It has no Landlock.
     Landlock,
@@ -146,10 +147,10 @@ impl fmt::Display for Unenforced {
 /// Why a process is not confined.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    /// The kernel refuses the rules for files.
+    /// The kernel rejects the rules for files.
     #[error("restricting files by Landlock")]
     Files(#[from] RulesetError),
-    /// The filter is none for this architecture.
+    /// The filter cannot be built for this architecture.
     #[error("making the filter of system calls")]
     Filter(#[source] BackendError),
     /// The kernel refuses the filter.
@@ -157,7 +158,7 @@ pub enum ConfineError {
     Calls(#[source] io::Error),
 }
 
-/// Keeps processes of the same user, such as other proxies of the machine, from this process' memory.
+/// Protects this process' memory from processes of the same user, such as other proxies on the machine.
 ///
 /// # Errors
 /// The system's reason.
@@ -165,13 +166,13 @@ pub fn close_memory() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Confines this thread and those it starts. Files beneath the folders of `files` can still be
-/// read, also when they are replaced, as projected tokens are.
+/// Confines this thread and those that it starts. Files below the folders in `files` can still be read, also after they
+/// were replaced, as happens with projected tokens.
 ///
-/// A kernel without Landlock or seccomp is no error: what it does not enforce is returned.
+/// A kernel without Landlock or seccomp is not an error: the parts that it does not enforce are returned.
 ///
 /// # Errors
-/// The kernel refused a filter it should take.
+/// The kernel rejected a filter that it should accept.
 pub fn confine(files: &[&Path]) -> Result<Vec<Unenforced>, ConfineError> {
     let mut unenforced = Vec::new();
     unenforced.extend(match restrict_files(files)? {
@@ -222,17 +223,17 @@ fn filter() -> Result<BpfProgram, BackendError> {
     Ok(ways_around_the_list().into_iter().chain(listed).collect())
 }
 
-/// A process in a new user namespace has every capability there, and with them parts of the kernel
-/// that are closed to a proxy. `clone` has its flags in its first argument.
+/// Forbids new user namespaces: a process has every capability in a new one, and so reaches parts of the kernel that
+/// are closed to a proxy. The flags are the first argument of `clone`.
 fn new_user_namespace() -> Result<SeccompCondition, BackendError> {
     let flag = u64::from(libc::CLONE_NEWUSER.unsigned_abs());
     SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)
 }
 
-/// Instructions before those of the list, which compares numbers for equality.
+/// Instructions that precede the list, which only compares numbers for equality.
 ///
-/// `clone3` has its flags in memory, where no filter can read them. ENOSYS makes the C library fall
-/// back to `clone`. The x32 calls of x86-64 are the same calls with one more bit in their number.
+/// The flags of `clone3` are in memory, which filters cannot read. ENOSYS makes the C library fall back to `clone`. The
+/// x32 calls of x86-64 are the same calls with one more bit in their number.
 fn ways_around_the_list() -> [sock_filter; 5] {
     let instruction = |code: u32, jf: u8, k: u32| sock_filter {
         code: u16::try_from(code).expect("instructions have 16 bits"),
@@ -241,13 +242,13 @@ fn ways_around_the_list() -> [sock_filter; 5] {
         k,
     };
     let statement = |code: u32, k: u32| instruction(code, 0, k);
-    // Skips the next instruction where the comparison fails.
+    // Skips the next instruction if the comparison fails.
     let compare = |code: u32, k: u32| instruction(code | libc::BPF_JMP | libc::BPF_K, 1, k);
     let refuse = |errno: i32| {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno.unsigned_abs())
     };
     [
-        // The number of the call, the first field of `seccomp_data`.
+        // Loads the number of the call, the first field of `seccomp_data`.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         compare(libc::BPF_JEQ, u32::try_from(libc::SYS_clone3).expect("numbers have 32 bits")),
         refuse(libc::ENOSYS),
@@ -256,8 +257,8 @@ fn ways_around_the_list() -> [sock_filter; 5] {
     ]
 }
 
-/// Installs the filter for this thread. Kernels before 5.16 would slow down a filtered process by
-/// turning speculation off; a proxy runs no code of others.
+/// Installs the filter for this thread. Kernels before 5.16 would disable speculation for a filtered process and slow
+/// it down; a proxy runs no foreign code and does not need that.
 fn install(filter: &BpfProgram) -> io::Result<()> {
     nix::sys::prctl::set_no_new_privs()?;
     let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -289,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// Both hold for a thread, so each test has one that ends with it.
+    /// Both confinements apply to a thread, so each test runs in a thread of its own.
     fn confined<T: Send>(file: &Path, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn files_beneath_the_configuration_are_read_and_no_others() {
+    fn only_files_of_the_configuration_can_be_read() {
         let (mine, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (token, secret) = (mine.path().join("token"), other.path().join("secret"));
         fs::write(&token, "a").unwrap();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_made_removed_or_run() {
+    fn no_file_can_be_written_created_removed_or_executed() {
         let mine = tempfile::tempdir().unwrap();
         let token = mine.path().join("token");
         fs::write(&token, "a").unwrap();
@@ -331,8 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn no_call_leads_around_the_list() {
-        // The first version of `struct clone_args`: flags, and the signal that tells of the end.
+    fn no_system_call_circumvents_the_list() {
+        // The first version of `struct clone_args`: the flags, and the signal that reports the child's end.
         let (flags, signal) = (libc::CLONE_NEWUSER.unsigned_abs(), libc::SIGCHLD.unsigned_abs());
         let arguments: [u64; 8] = [flags.into(), 0, 0, 0, signal.into(), 0, 0, 0];
         confined(Path::new("/etc/hosts"), || {
@@ -351,13 +352,13 @@ mod tests {
             assert_eq!(by_clone3, (-1, Errno::ENOSYS));
             let by_x32 = libc::SYS_unshare | i64::from(X32_SYSCALL_BIT);
             assert_eq!(call(by_x32, size(flags), 0), (-1, Errno::EPERM));
-            // Threads are still made.
+            // Threads can still be created.
             std::thread::spawn(|| {}).join().unwrap();
         });
     }
 
     #[test]
-    fn traffic_flows_and_other_families_and_signals_do_not() {
+    fn sockets_for_traffic_work_but_other_families_and_signals_do_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         confined(Path::new("/etc/hosts"), || {
@@ -365,7 +366,7 @@ mod tests {
             let (kind, flags) = (SockType::Raw, SockFlag::empty());
             let made = socket(AddressFamily::Packet, kind, flags, None);
             assert_eq!(made.unwrap_err(), Errno::EPERM);
-            // Whether it may be signalled at all: the null signal.
+            // The null signal checks whether the process may be signalled.
             assert_eq!(kill(getppid(), None).unwrap_err(), Errno::EPERM);
             assert_eq!(kill(Pid::this(), None), Ok(()));
             assert_eq!(
@@ -373,7 +374,7 @@ mod tests {
                 Err(Errno::EPERM)
             );
         });
-        // The thread beside it is as free as before.
+        // The thread that started it is not confined.
         assert_eq!(kill(getppid(), None), Ok(()));
     }
 }
