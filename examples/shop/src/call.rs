@@ -1,4 +1,4 @@
-//! The client side of every service: plain HTTP/1.1 by service name, with kept connections.
+//! The client side of every service: plain HTTP/1.1 to a service's name, with idle connections kept for reuse.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl Redis {
             Err(_) => bail!("{}: no answer in {LIMIT:?}", what()),
         };
         if reply.is_err() {
-            // The server may have restarted, so that the idle connections are broken, too.
+            // The server may have restarted; then the idle connections are broken too.
             self.idle.borrow_mut().clear();
         }
         reply

@@ -24,7 +24,7 @@ impl Drop for Process {
     }
 }
 
-/// The processes of one shop, and the environment that the next service starts with.
+/// The processes of one shop, and the environment for the next service.
 #[derive(Default)]
 struct Shop {
     environment: Vec<(String, String)>,
@@ -64,7 +64,7 @@ impl Shop {
     }
 }
 
-/// Status and body of one request.
+/// Sends one request. Returns the status and the body.
 fn ask(address: &str, head: &str) -> (u16, String) {
     let steps = [Step::Send(format!("{head}\r\nHost: shop\r\n\r\n")), Step::Response(false)];
     let transcript = talk(address, &steps).unwrap();
@@ -101,7 +101,7 @@ fn a_user_looks_buys_and_has_an_empty_cart_again() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_have_a_status_and_name_the_failed_service() {
     let mut shop = Shop::default();
     let catalog = shop.service("catalog");
     assert_eq!(ask(&catalog, "GET /products/none HTTP/1.1").0, 404);
