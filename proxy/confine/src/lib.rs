@@ -257,8 +257,8 @@ fn ways_around_the_list() -> [sock_filter; 5] {
     ]
 }
 
-/// Installs the filter for this thread. Kernels before 5.16 would disable speculation for a filtered process and slow
-/// it down; a proxy runs no foreign code and does not need that.
+/// Installs the filter for this thread. Without `SPEC_ALLOW`, kernels before 5.16 disable speculation for a filtered
+/// process, which slows it down. A proxy runs no foreign code and does not need that protection.
 fn install(filter: &BpfProgram) -> io::Result<()> {
     nix::sys::prctl::set_no_new_privs()?;
     let len = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
