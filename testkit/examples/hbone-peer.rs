@@ -1,5 +1,5 @@
-//! A client and a server of HBONE made of the `h2` crate over `tokio-rustls`, as ztunnel is, and a client that is no proxy but
-//! speaks as proxies of Leno do among themselves.
+//! A client and a server of HBONE built with the `h2` crate over `tokio-rustls`, as ztunnel is; and a client that is
+//! not a proxy but speaks the protocol that Leno's proxies use with each other.
 //!
 //! ```text
 //! hbone-peer ask DIRECTORY PROXY ID CONNECT...
@@ -61,7 +61,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// An identity, and what vouches for others.
+/// An identity, and the roots that verify others.
 struct Files {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -83,15 +83,15 @@ impl Files {
     }
 }
 
-/// Whether a certificate is of this SPIFFE ID: its bytes stand in it as they are.
+/// Whether a certificate has this SPIFFE ID. The ID is contained in it literally.
 fn is_of(certificate: &CertificateDer<'_>, id: &str) -> bool {
-    // The identifier is the whole of the name: a tag (context-specific 6) and its length come before.
+    // The identifier must be the whole name, so its tag (context-specific 6) and its length must precede it.
     let Ok(length) = u8::try_from(id.len()) else { return false };
     let name = [&[0x86, length], id.as_bytes()].concat();
     certificate.windows(name.len()).any(|window| window == name)
 }
 
-/// Verifies the chain as for any server, and the SPIFFE ID in place of a name.
+/// Verifies the chain like that of any server, and the SPIFFE ID in place of a name.
 #[derive(Debug)]
 struct OfId {
     chain: Arc<WebPkiServerVerifier>,
@@ -109,7 +109,7 @@ impl ServerCertVerifier for OfId {
     ) -> Result<ServerCertVerified, rustls::Error> {
         use CertificateError::NotValidForNameContext;
         use CertificateError::{ApplicationVerificationFailure, NotValidForName};
-        // The name is looked at once the chain is known to be good.
+        // The name is checked once the chain is verified.
         match self.chain.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
             Ok(_)
             | Err(rustls::Error::InvalidCertificate(
@@ -153,7 +153,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 
 type Driver = tokio::task::JoinHandle<Result<(), h2::Error>>;
 
-/// A connection of HTTP/2 to a proxy that proves `id`.
+/// An HTTP/2 connection to a proxy that proves `id`.
 async fn connect(
     files: &Files,
     proxy: SocketAddr,
@@ -258,7 +258,7 @@ async fn take(files: &Files, listen: SocketAddr, ids: Vec<String>) -> Result<()>
     }
 }
 
-/// Takes the CONNECTs of one connection, of which the log has the number.
+/// Serves the CONNECTs of one connection. The number is for the log.
 async fn connection(
     acceptor: tokio_rustls::TlsAcceptor,
     tcp: TcpStream,

@@ -1,4 +1,4 @@
-//! Chromium, and what drives it through the pages of the dashboard.
+//! Chromium, and the programs that drive it through the pages of the dashboard.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,8 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Finds it; if something is missing, prints what, and returns `None`. That is an error if `LENO_REQUIRE` has `tools`.
+    /// Finds them. If something is missing, prints what it is and returns `None`; this is an error if `LENO_REQUIRE`
+    /// has `tools`.
     pub fn find_or_skip() -> Result<Option<Self>> {
         let Some(driver) = tools::install_or_skip("browser")? else { return Ok(None) };
         let found = binaries::find("chromium").zip(binaries::find("node"));
@@ -29,7 +30,8 @@ impl Browser {
         Ok(Some(Self { driver, chromium }))
     }
 
-    /// The command that runs a script of `dashboard/web/test` in Node. The driver brings Node where the machine's is too old.
+    /// A command that runs a script of `dashboard/web/test` in Node. The driver includes Node if the machine's version
+    /// is too old.
     #[must_use]
     pub fn run(&self, script: &str) -> Command {
         let own = self.driver.join("node_modules/node/bin/node");

@@ -40,15 +40,15 @@ impl Running {
         self.child.id()
     }
 
-    /// Whether it runs no more.
+    /// Whether it has ended.
     ///
     /// # Errors
-    /// The system's reason why that cannot be told.
+    /// The system's error.
     pub fn has_ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// Waits at most `limit` for its end; then it is killed, and that is an error.
+    /// Waits up to `limit` for its end. After that it is killed, and an error is returned.
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let status = wait::until(&format!("the end of {}", self.what), limit, || {
             Ok(self.child.try_wait()?)
@@ -109,7 +109,7 @@ impl Drop for Listening {
     }
 }
 
-/// Runs `command` to its end, at most `limit`.
+/// Runs `command` to its end, for up to `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Output> {
     Running::start(command)?.finish(limit)
 }
@@ -134,7 +134,7 @@ pub fn success(what: &str, output: Output) -> Result<String> {
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The bytes that were read before an error are kept.
+        // The bytes that were read before an error are used.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })

@@ -91,7 +91,7 @@ pub struct LabOptions {
     pub uplink: bool,
     /// The resolver for names outside of the mesh; `None` for the host's resolvers.
     pub resolver: Option<SocketAddr>,
-    /// What proxies are told of traces, `leno up --traces`.
+    /// What proxies do about traces, `leno up --traces`.
     pub traces: Option<&'static str>,
     /// What proxies log of requests, `leno up --access-log`.
     pub access_log: Option<&'static str>,
@@ -99,7 +99,7 @@ pub struct LabOptions {
     pub spiffe_endpoint_socket: Option<String>,
     /// Another trust domain and its bundle, `leno up --federate`.
     pub federate: Option<String>,
-    /// Who of the network gets metrics, `leno up --scrape-from`.
+    /// Which addresses of the network may get metrics, `leno up --scrape-from`.
     pub scrape_from: Option<&'static str>,
 }
 
@@ -129,13 +129,13 @@ impl LabOptions {
     }
 }
 
-/// What all meshes are to share, by the environment variable `LENO_LAB_SHARE`; `None` for sidecars.
+/// What meshes share, from the environment variable `LENO_LAB_SHARE`; `None` for sidecars.
 #[must_use]
 pub fn share() -> Option<String> {
     std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty())
 }
 
-/// Whether instances of one process are to talk to each other in memory, unless `LENO_LAB_ONE_PASS` is `false`.
+/// Whether instances of one process should talk to each other in memory: yes, unless `LENO_LAB_ONE_PASS` is `false`.
 #[must_use]
 pub fn one_pass() -> bool {
     std::env::var("LENO_LAB_ONE_PASS").map_or(true, |value| value != "false")
@@ -158,7 +158,7 @@ pub enum MeshProcess<'a> {
     Node(&'a str),
 }
 
-/// A running mesh. Dropping it ends it and removes everything it made.
+/// A running mesh. Dropping it ends it and removes everything that it created.
 #[derive(Debug)]
 pub struct Lab {
     name: String,
@@ -208,7 +208,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// With [`share`] no instance has a sidecar, where no document says which mode it is in. A waypoint has a proxy of its own.
+    /// If [`share`] is set, checks that no instance has a sidecar, unless a document sets the modes. A waypoint always
+    /// has a proxy of its own.
     fn is_shared_as_asked(&self, yaml: &str) -> Result<()> {
         if share().is_none() || yaml.contains("leno.dev/mode") {
             return Ok(());
@@ -236,7 +237,7 @@ impl Lab {
         self.directory.path()
     }
 
-    /// From the start of `leno up` until all instances were ready.
+    /// The time from the start of `leno up` until all instances were ready.
     #[must_use]
     pub fn ready_after(&self) -> Duration {
         self.ready_after
@@ -264,7 +265,7 @@ impl Lab {
         })
     }
 
-    /// A command of `leno` for this mesh; of several words the last one is a subcommand.
+    /// A command of `leno` for this mesh. If `verb` has several words, the last one is a subcommand.
     #[must_use]
     pub fn leno(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.leno);
@@ -349,7 +350,7 @@ impl Lab {
         write(&self.file, &fill(yaml, self.directory.path())?)
     }
 
-    /// The process id of a piece.
+    /// The id of a process of the mesh.
     pub fn pid_of(&self, piece: MeshProcess<'_>) -> Result<u32> {
         let status = self.status()?;
         match piece {
@@ -364,7 +365,7 @@ impl Lab {
         }
     }
 
-    /// The process of a group. An earlier one of the same name may be ending.
+    /// The newest process of a group. An older one may still be ending.
     fn node(&self, group: &str) -> Result<u32> {
         for mesh in status::cgroups(&self.name)? {
             for entry in fs::read_dir(mesh.join("groups")).into_iter().flatten() {
@@ -380,12 +381,12 @@ impl Lab {
         bail!("no process of group {group}")
     }
 
-    /// Sends a signal to a piece.
+    /// Sends a signal to a process of the mesh.
     pub fn kill(&self, piece: MeshProcess<'_>, signal: Signal) -> Result<()> {
         self.kill_all(&[piece], signal)
     }
 
-    /// Sends a signal to all of these at once; to a process that several of them are, once.
+    /// Sends a signal to all of these at once. A process that several of them share gets it once.
     pub fn kill_all(&self, pieces: &[MeshProcess<'_>], signal: Signal) -> Result<()> {
         let pids = pieces.iter().map(|piece| self.pid_of(*piece)).collect::<Result<BTreeSet<_>>>();
         for pid in pids? {
@@ -395,7 +396,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The resources that a piece uses.
+    /// The resources that a process of the mesh uses.
     pub fn usage(&self, piece: MeshProcess<'_>) -> Result<Usage> {
         usage::of_process(self.pid_of(piece)?)
     }
@@ -459,7 +460,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         let ended = self.end();
         if ended.is_err() {
-            // The process must not stay, whatever it hangs in; cleanup removes the rest.
+            // The process must not survive, whatever it is blocked in; cleanup removes the rest.
             self.up.kill();
         }
         if Path::new("/run/leno").join(&self.name).exists()
@@ -554,7 +555,7 @@ fn open_to_all(directory: &Path) -> Result<()> {
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
 }
 
-/// Earlier ones finish what they have.
+/// The highest process id: older processes of the group only finish their connections.
 fn newest(cgroup: &Path) -> Result<u32> {
     let pids = usage::pids_of_cgroup(cgroup)?;
     pids.into_iter().max().with_context(|| format!("no process in {}", cgroup.display()))

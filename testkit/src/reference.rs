@@ -1,4 +1,4 @@
-//! Pages of `docs/reference` that are written from code: a test compares each with the code, and writes it where
+//! Pages of `docs/reference` that are generated from code. A test compares each page with the code, and writes it if
 //! `LENO_UPDATE` is set (`make reference`). Tables of metrics in the guide are compared with what programs expose.
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::{Arg, ArgAction, Command};
 
-/// Compares the page `name` with `text`, or writes it where `LENO_UPDATE` is set.
+/// Compares the page `name` with `text`, or writes it if `LENO_UPDATE` is set.
 ///
 /// # Panics
 /// If they differ, or the page cannot be read or written.
@@ -20,9 +20,10 @@ pub fn check(name: &str, text: &str) {
     assert!(there == text, "docs/reference/{name} is out of date: make reference");
 }
 
-/// Compares the tables of metrics in a page of the guide with `exposed`, the page of metrics of a program that has counted
-/// nothing yet: both have the same names that begin with `prefix`, with the same words. Each metric has a sample, 0 before the
-/// first event, but for those of `by_object`, whose labels are of objects that a new program does not have.
+/// Compares the tables of metrics in a page of the guide with `exposed`, the metrics of a program that has counted
+/// nothing yet. Both must have the same names that begin with `prefix`, with the same descriptions. Each metric must
+/// have a sample, which is 0 before the first event, except those in `by_object`, whose labels name objects that a new
+/// program does not have.
 ///
 /// # Panics
 /// If they differ, or a metric has no sample.
@@ -166,7 +167,7 @@ fn examples(page: &mut String, text: &str) {
     }
 }
 
-/// Text that Markdown shows as it is.
+/// Escapes text so that Markdown shows it unchanged.
 fn prose(text: &str) -> String {
     text.trim().replace('<', "\\<").replace('*', "\\*")
 }

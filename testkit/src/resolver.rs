@@ -32,7 +32,7 @@ const TYPE_A: u16 = 1;
 /// Bytes before the question (RFC 1035 section 4.1.1).
 const HEADER: usize = 12;
 
-/// A port of 127.0.0.1 that is free for both protocols: one that is for UDP may be that of a connection.
+/// A port of 127.0.0.1 that is free for both protocols. A port that is free for UDP may be used by a TCP connection.
 fn sockets() -> Result<(SocketAddr, UdpSocket, TcpListener)> {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").context("cannot bind")?;

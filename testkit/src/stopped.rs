@@ -1,4 +1,4 @@
-//! Threads that stand still as a debugger has them do, which is no stop by a signal: supervisors leave such a process alone.
+//! Stops threads as a debugger does. This is not a stop by a signal, after which supervisors do not touch a process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::command::Running;
 use crate::wait;
 
-/// Bounds a wait; nothing is measured by it.
+/// Only limits a wait; no measurement depends on it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Stops threads by ptrace(2), makes a file, and has them go on once another one is there.
+/// Stops threads with ptrace(2), creates a file, and lets them continue once another file exists.
 const STOP: &str = "
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
@@ -35,7 +35,7 @@ for thread in threads:
     trace(DETACH, thread)
 ";
 
-/// Threads that stand still. With the end of this they go on.
+/// Stopped threads. They continue when this value is dropped.
 #[derive(Debug)]
 pub struct StoppedThreads {
     tracer: Running,
@@ -62,7 +62,7 @@ impl StoppedThreads {
         Ok(Self { tracer, go, _directory: directory })
     }
 
-    /// Has them go on, and waits for that.
+    /// Lets the threads continue, and waits until they do.
     pub fn resume(self) -> Result<()> {
         fs::write(&self.go, "")?;
         self.tracer.finish(LIMIT).map(drop)

@@ -1,5 +1,5 @@
-//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory, and programs of
-//! Debian's that they need.
+//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory, and programs from
+//! Debian packages that tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

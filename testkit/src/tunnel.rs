@@ -1,5 +1,5 @@
-//! mTLS in front of an inbound side, as from another proxy: bytes sent here reach it unchanged, in
-//! TLS with ALPN `leno-h2`, with a certificate of the mesh or without one.
+//! mTLS in front of a proxy's inbound side, as from another proxy: bytes that are sent here reach the inbound side
+//! unchanged, in TLS with ALPN `leno-h2`, with or without a certificate of the mesh.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
 /// The source address of the connections of [`Tunnel::stranger`].
 pub const STRANGER: &str = "127.0.0.66";
 
-/// A proxy with an identity, both sides of it in front of one application, and HAProxy, which
-/// forwards connections over mTLS to its inbound side. Dropping it ends both.
+/// A proxy with an identity and one application behind both of its sides, and HAProxy, which forwards connections over
+/// mTLS to the inbound side. Dropping it ends both.
 #[derive(Debug)]
 pub struct Tunnel {
     carrier: Listening,
@@ -30,8 +30,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both in front of the application at this address, with one identity for both. The
-    /// proxy is permissive, so that clients without an identity may send requests too.
+    /// Starts both in front of the application at this address. Both have the same identity. The proxy is permissive,
+    /// so clients without an identity may send requests too.
     pub fn start(application: SocketAddr) -> Result<Self> {
         Self::start_given(application, "permissive", &[])
     }
@@ -44,7 +44,7 @@ impl Tunnel {
         make.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
         make.args(["-nodes", "-days", "1", "-subj", "/CN=web"]);
         make.args(["-addext", "subjectAltName=URI:spiffe://cluster.local/ns/t/sa/web"]);
-        // A root that is its own leaf.
+        // One certificate that is both the root and the leaf.
         make.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
         make.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
         command::text(&mut make, OPENSSL_LIMIT)?;

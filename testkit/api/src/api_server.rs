@@ -105,8 +105,8 @@ impl TestApiServer {
             .stderr(File::create(path.join("etcd.log")).unwrap())
             .spawn()
             .unwrap();
-        // The API server does not accept port 0, so it gets one that a socket of the bed keeps from all others, also while
-        // no server runs: a connection or a listener of another test would take a port that is only free now.
+        // The API server does not accept port 0, so it gets a port that a socket of the bed reserves, also while no
+        // server runs. A connection or a listener of another test could take a port that is only free.
         let reserved = TcpSocket::new_v4().unwrap();
         reserved.set_reuseport(true).unwrap();
         reserved.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
@@ -217,7 +217,7 @@ impl TestApiServer {
         api.get_opt(&name).await.unwrap()
     }
 
-    /// Deletes an object without a grace period, and waits until it is gone. Who needs it may make it again at once.
+    /// Deletes an object without a grace period, and waits until it is gone, so that it can be created again at once.
     pub async fn delete(&self, object: Value) {
         let (api, name) = self.api(&object);
         let before = api.get(&name).await.unwrap().metadata.uid;

@@ -1,4 +1,4 @@
-//! What clients have read, by the API server's audit log.
+//! What clients have read, according to the API server's audit log.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,8 @@ impl LoggedRead {
     }
 }
 
-/// Has lists and watches recorded, a line each as their answer begins and as it ends.
+/// Writes a policy by which lists and watches are recorded, with one line when their answer begins and one when it
+/// ends.
 pub(crate) fn write_policy(directory: &Path) {
     let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
         "omitStages": ["RequestReceived"],

@@ -66,7 +66,7 @@ impl Kubelet {
         Self { pods, running }
     }
 
-    /// Leads port-forwards to a pod (`shop/web-0`) to this address; those to other pods are refused.
+    /// Forwards port-forwards for a pod (`shop/web-0`) to this address. Those for other pods are refused.
     pub fn lead(&self, pod: &str, to: SocketAddr) {
         self.pods.lock().unwrap().insert(pod.to_owned(), to);
     }

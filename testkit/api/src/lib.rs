@@ -13,9 +13,9 @@
 //!                             │
 //!                            etcd, in a directory that ends with the bed
 //! ```
-//! Start with [`binary`], [`TestApiServer::start`] and [`until`]; [`TestControllers`] plays a cluster's own controllers, a
-//! [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the way to the API server, and [`TestApiServer::reads`] counts what
-//! clients have read.
+//! Start with [`binary`], [`TestApiServer::start`] and [`until`]. [`TestControllers`] plays a cluster's own
+//! controllers, a [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the connection to the API server, and
+//! [`TestApiServer::reads`] counts what clients have read.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod api_server;

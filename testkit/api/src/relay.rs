@@ -1,11 +1,11 @@
-//! The way to an API server, which can be cut while the server itself goes on.
+//! A relay in front of an API server, which can be cut while the server itself keeps running.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Relays connections to a port of loopback; all of them end with it.
+/// Relays connections to a port of loopback. Dropping it ends all of them.
 pub struct Relay {
     /// Its own port.
     pub port: u16,
@@ -29,7 +29,7 @@ impl Relay {
                         copy_bidirectional(&mut client, &mut server).await
                     };
                     tokio::select! {
-                        // Its two ends see how it ends.
+                        // The two ends of the connection notice how it ends.
                         _ = relayed => {}
                         _ = opened.wait_for(|open| !open) => {}
                     }

@@ -1,27 +1,27 @@
-//! Reads samples of the payload of several connections, as the kernel takes them, by the reader of each protocol and by what
-//! follows messages from one sample to the next.
+//! Reads payload samples of several connections, as the kernel takes them, with the reader of each protocol, including
+//! messages that continue in the next sample.
 
 use std::collections::BTreeMap;
 
 use leno_bpf_abi::flow::{FLOW_SAMPLE_BYTES, FlowSample};
 use leno_flows::{SampledRequest, read_samples};
 
-/// Ports of the servers of the connections: DNS is known by its own.
+/// The ports of the connections' servers. DNS is recognised by its port.
 const PORTS: [u16; 4] = [80, 53, 6379, 3306];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Most bytes of a kind or a result: a row of the kernel's table has so many.
+/// Most bytes of a kind or a result, as in a row of the kernel's table.
 const LONGEST_WORD: usize = 15;
 
-/// What the first octet of a sample says.
+/// The flags in the first octet of a sample.
 const OF_CLIENT: u8 = 1;
 const LOST_BEFORE: u8 = 2;
 const IS_LONGER: u8 = 4;
 const IS_UDP: u8 = 8;
 const OTHER_CONNECTION: u8 = 16;
 
-/// Reads the samples in the input, and checks what was found. Before its payload each has an octet with flags, such as
-/// [`OF_CLIENT`], and the number of its connection, and an octet with half of its length.
+/// Reads the samples in the input, and checks the results. Each sample begins with an octet with flags, such as
+/// [`OF_CLIENT`], and the number of its connection, and an octet with half of its length. Then comes its payload.
 pub(crate) fn run(input: &[u8]) {
     let samples = decode(input);
     let found = read_samples(&samples);
@@ -33,7 +33,7 @@ pub(crate) fn run(input: &[u8]) {
     assert!(found.len() as u64 <= payload, "{} requests in {payload} bytes", found.len());
     let last_ns = samples.last().map_or(0, |sample| sample.at_ns);
     assert!(found.iter().all(|one| one.took_ns.is_none_or(|took| took <= last_ns)), "{found:?}");
-    // What TCP sends again changes nothing.
+    // A TCP retransmission changes nothing.
     let again = samples.iter().flat_map(|sample| {
         let copies = if sample.protocol == TCP { 2 } else { 1 };
         std::iter::repeat_n(*sample, copies)
@@ -49,7 +49,7 @@ fn counts(found: &[SampledRequest]) -> BTreeMap<(&str, &str, &str), usize> {
     counts
 }
 
-/// A connection so far.
+/// The state of a connection.
 #[derive(Clone, Copy, Default)]
 struct Connection {
     opened_ns: u64,

@@ -107,7 +107,7 @@ impl Instance {
         self.proxy.as_ref()?.group.as_deref()
     }
 
-    /// The control group of its proxy, in node mode that of its group's.
+    /// The control group of its proxy; in node mode, of the node proxy of its group.
     pub fn proxy_cgroup(&self) -> Result<&Path> {
         let proxy = self.proxy.as_ref().with_context(|| format!("{} has no proxy", self.name))?;
         Ok(&proxy.cgroup)

@@ -43,7 +43,7 @@ pub enum FaultyAct {
     Says(&'static str),
     /// Sends bytes that are not HTTP.
     Garbage,
-    /// Responds 200, and sends back what follows the request, as the far end of a tunnel.
+    /// Responds 200, and echoes what follows the request, like the far end of a tunnel.
     Tunnel,
 }
 

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::http1::ResponseReader;
 use crate::wait;
 
-/// How long any step waits for the other side; far above what a loaded machine needs, also to notice that a server has lost
-/// power.
+/// How long a step waits for the other side: far more than a loaded machine needs, and enough to notice that a server
+/// has lost power.
 const STEP_LIMIT: Duration = Duration::from_secs(40);
-/// Why a script ends early where the other side says nothing.
+/// Why a script ends early if the other side sends nothing.
 const SILENCE: &str = "nothing came in time";
-/// How long a file may take, which the test makes when it has waited for something itself.
+/// How long a script waits for a file, which the test may create only after another wait.
 const FILE_LIMIT: Duration = Duration::from_mins(5);
 /// Most bytes read by one step.
 const MAX_READ: usize = 64 * 1024 * 1024;
@@ -120,14 +120,14 @@ impl Transcript {
         })
     }
 
-    /// Whether the other side ended the connection before the script did. One that only says nothing has not.
+    /// Whether the other side ended the connection before the script did. Silence does not count.
     #[must_use]
     pub fn was_cut(&self) -> bool {
         self.failure().is_some_and(|why| why != SILENCE)
     }
 }
 
-/// FNV-1a: enough to tell a body from any that a bug would produce.
+/// FNV-1a: enough to distinguish a body from any that a bug would produce.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
@@ -135,8 +135,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Connects to `host:port` and follows `steps`. Fails only when it cannot connect: a connection that is reset before
-/// `connect` returns, as one that is denied may be, was made.
+/// Connects to `host:port` and follows `steps`. Fails only if it cannot connect. A connection that is reset before
+/// `connect` returns, as may happen to a denied one, counts as connected.
 pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
     let mut last = None;
     for candidate in

@@ -61,7 +61,7 @@ fn ipv6_is_read_too() {
 }
 
 #[test]
-fn files_that_would_hide_something_are_errors() {
+fn incomplete_captures_are_errors() {
     let packet = ipv4(b"x");
     assert!(segments(&file(101, &packet, packet.len() + 1)).is_err(), "cut short");
     let whole = file(101, &packet, packet.len());
@@ -71,7 +71,7 @@ fn files_that_would_hide_something_are_errors() {
 }
 
 #[test]
-fn kinds_are_told_apart() {
+fn the_kinds_of_payload_are_distinguished() {
     assert_eq!(classify(b""), PayloadKind::Empty);
     assert_eq!(classify(b"HTTP/1.1 200 OK"), PayloadKind::Http);
     assert_eq!(classify(&[23, 3, 3, 0, 20]), PayloadKind::Tls);

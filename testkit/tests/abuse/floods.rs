@@ -61,14 +61,15 @@ fn floods() -> Vec<Flood> {
             ends: true,
         },
         Flood {
-            // SETTINGS flood, CVE-2019-9515. A client that has not read the replies by then is ended for that.
+            // SETTINGS flood, CVE-2019-9515. The proxy may also end the connection because the client has not read the
+            // replies.
             kinds: &["settings-flood", "unread-replies"],
             begin: Vec::new(),
             piece: |_| frames::frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]),
             ends: true,
         },
         Flood {
-            // Ping flood, CVE-2019-9512. Likewise.
+            // Ping flood, CVE-2019-9512. The same applies.
             kinds: &["ping-flood", "unread-replies"],
             begin: Vec::new(),
             piece: |_| frames::frame(6, 0, 0, &[7; 8]),

@@ -53,7 +53,7 @@ fn the_inbound_side_in_one_piece() {
 
 /// Only the mesh may set the fields that tell an application who its client is.
 #[test]
-fn no_client_says_who_it_is() {
+fn no_client_can_set_identity_headers() {
     let ways = |proxy: &Proxy| ProxyAddresses { rows: proxy.address(), others: proxy.address() };
     play(&rows::forged(), Cut::Whole, |server| Proxy::start(Side::Inbound, server), ways);
 }

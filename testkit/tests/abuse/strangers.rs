@@ -21,15 +21,17 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// charged 16 KiB.
 const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
 const MOST: f64 = 384.0;
-/// In each round strangers connect, at an even pace, while a meshed client and the workload itself go on.
+/// In each round strangers connect at an even pace, while a meshed client and the workload itself continue to send
+/// requests.
 const ROUNDS: u8 = 50;
 /// How often the first bytes are sent in each round, from each address: 10,000 times in all.
 const TIMES: usize = 20;
-/// How long all strangers together take to connect, for figures on a machine without other work: 10. The time between
-/// two of them is what they leave the processors to others. With it they knock at another proxy first, for comparison.
+/// How long all strangers together take to connect, for measurements on a machine without other work: 10. The time
+/// between two of them is processor time for others. With this setting they first connect to another proxy, for
+/// comparison.
 const SECONDS: &str = "LENO_STRANGERS_SECONDS";
 const SECONDS_OF_A_TEST: u64 = 4;
-/// Between two requests of the mesh.
+/// The time between two requests of the mesh.
 const PACE: Duration = Duration::from_millis(10);
 /// The first bytes of strangers: none, one byte, an
 /// unknown protocol, the beginning of TLS, an unfinished request line.
@@ -57,10 +59,10 @@ fn strangers_take_no_place_from_others_under_strict() {
     besiege("strict").expect("the mesh and the workload are served");
 }
 
-/// Held by a test: two at once need more descriptors than a process may have on many machines.
+/// A test holds this while it runs: two at once need more descriptors than a process may have on many machines.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Connects strangers, which stay for as long as the proxy lets them.
+/// Connects strangers, which stay connected for as long as the proxy permits.
 fn besiege(mtls: &str) -> Result<()> {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -73,7 +75,7 @@ fn besiege(mtls: &str) -> Result<()> {
     let mut before = times(&tunnel, |_| started.elapsed() > time / 2)
         .context("a client of the mesh before there are strangers")?;
     let before = p99(&mut before);
-    // Strangers and the proxy that serves them take processor time from the other processes of the machine in any case.
+    // Strangers, and any proxy that serves them, take processor time from other processes of the machine.
     let elsewhere = match seconds_given()? {
         Some(_) => {
             let neighbour = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
@@ -98,7 +100,7 @@ fn seconds_given() -> Result<Option<u64>> {
     Ok(env::var(SECONDS).ok().map(|text| text.parse()).transpose()?)
 }
 
-/// The p99 of a proven client of `tunnel` while strangers knock at `besieged`, and these.
+/// The p99 of a proven client of `tunnel` while strangers connect to `besieged`, and these strangers.
 fn times_among(
     time: Duration,
     tunnel: &Tunnel,
@@ -114,7 +116,7 @@ fn times_among(
     })
 }
 
-/// How many times as long a proven client takes, and what of that is not this proxy's.
+/// How many times as long a proven client takes, and how much of that is not caused by this proxy.
 fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> String {
     let times = |time: Duration| time.as_secs_f64() / before.as_secs_f64();
     let Some(elsewhere) = elsewhere else { return String::new() };
@@ -127,7 +129,7 @@ fn compared(before: Duration, among: Duration, elsewhere: Option<Duration>) -> S
     )
 }
 
-/// Connects all strangers within this time, evenly. The workload itself has a request after each round.
+/// Connects all strangers within this time, at an even pace. The workload itself sends a request after each round.
 fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
     let nameless = tunnel.stranger()?;
     let pause = time / (u32::from(ROUNDS) * u32::try_from(TIMES * SAID.len() * ADDRESSES.len())?);
@@ -152,7 +154,8 @@ fn knock_for(time: Duration, tunnel: &Tunnel) -> Result<Vec<TcpStream>> {
     Ok(strangers)
 }
 
-/// The times of requests of a client of the mesh, one every [`PACE`] if they are answered by then, until `is_over` says so of their number.
+/// The times of requests of a meshed client, one every [`PACE`] if they are answered by then, until `is_over` accepts
+/// their number.
 fn times(tunnel: &Tunnel, is_over: impl Fn(usize) -> bool) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     while !is_over(times.len()) {
@@ -163,7 +166,7 @@ fn times(tunnel: &Tunnel, is_over: impl Fn(usize) -> bool) -> Result<Vec<Duratio
     Ok(times)
 }
 
-/// How long a client of the mesh takes to connect, and to get an answer.
+/// How long a meshed client takes to connect and get an answer.
 fn proven(tunnel: &Tunnel) -> Result<Duration> {
     let started = Instant::now();
     let told = frames::ask(tunnel.address(), &frames::request(&GET, None, &[]))?;

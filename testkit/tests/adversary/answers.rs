@@ -1,5 +1,5 @@
-//! Answers of a hostile application: a client reads what a strict reading of them says, or an error of the proxy's;
-//! what comes beyond an answer is never another client's.
+//! Responses of a hostile application: a client must receive what a strict parser finds in them, or an error of the
+//! proxy. Bytes beyond a response never reach another client.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ fn hostile(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String>
     judge((world, &marker), case.verdict, (&method, &answer), &received)
 }
 
-/// Has the application answer so. Whether the client leaves, the method, and the answer.
+/// Sets the application's response. Returns whether the client leaves, the method, and the response.
 fn prepare(world: &ProxyWorld, case: &Case, marker: &str) -> (bool, String, Vec<u8>) {
     let bytes = case.bytes(marker);
     let mut words = bytes.splitn(3, |byte| *byte == b' ');
@@ -92,7 +92,7 @@ fn prepare(world: &ProxyWorld, case: &Case, marker: &str) -> (bool, String, Vec<
     (leaves, method, answer)
 }
 
-/// The same for streams of HTTP/2 that another proxy sends for clients of HTTP/1.
+/// The same for HTTP/2 streams that another proxy sends on behalf of HTTP/1 clients.
 fn stream(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> {
     let marker = format!("c{number}z");
     let (leaves, method, answer) = prepare(world, case, &marker);
@@ -108,7 +108,7 @@ fn stream(world: &ProxyWorld, case: &Case, number: usize) -> Result<(), String> 
     let bodies = exchange_streams(world, &format!("{ask} {after}"), (OF_HTTP1, ends))?;
     let body = bodies.get(&1).map(Vec::as_slice).unwrap_or_default();
     let strictly = last(&answer, &method).ok().flatten().map(|(message, _)| message.body);
-    // Without a strict reading, only what RFC 9112 lets a recipient repair.
+    // If a strict parser refuses it, only the repairs that RFC 9112 permits to a recipient are allowed.
     let allowed = strictly.map_or(vec![b"hello".to_vec(), b"poison".to_vec()], |body| vec![body]);
     let is_refused = body.starts_with(b"leno: ");
     if !is_refused && !allowed.iter().any(|allowed| allowed.starts_with(body)) {
@@ -158,7 +158,7 @@ fn judge(
     if let Some(message) = first.as_ref().filter(|message| message.is_whole && !own) {
         let same = match &strictly {
             Ok(Some((sent, _))) => sent.status() == message.status() && sent.body == message.body,
-            // Only what RFC 9112 lets a recipient repair.
+            // Only the repairs that RFC 9112 permits to a recipient.
             _ => message.body == b"hello" || message.body == b"poison" || message.body.is_empty(),
         };
         if !same {

@@ -1,5 +1,5 @@
-//! The application behind the proxy: it reads strictly, records what it was sent, and answers each request
-//! with a number of its own, or with bytes that a case has for it.
+//! The application behind the proxy. It parses strictly, records what it receives, and answers each request with a
+//! unique number, or with the bytes that a case has set.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -16,11 +16,11 @@ use crate::strict::{self, Message};
 /// How a connection ends after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It goes on.
+    /// The connection stays open.
     KeepAlive,
     Close,
     Reset,
-    /// The application sends no more and reads on.
+    /// The application ends its stream but continues to read.
     Half,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) serial: usize,
 }
 
-/// The running application; it serves as long as the test runs.
+/// The running application. It serves until the test program ends.
 #[derive(Clone)]
 pub(crate) struct Application {
     pub(crate) address: SocketAddr,
@@ -41,11 +41,11 @@ pub(crate) struct Application {
 
 #[derive(Default)]
 struct State {
-    /// By the marker of their case.
+    /// The requests, by the marker of their case.
     seen: Mutex<HashMap<String, Vec<ReceivedRequest>>>,
-    /// Connections whose bytes are no requests, by the marker.
+    /// Connections with bytes that are not requests, by the marker.
     faults: Mutex<Vec<(String, &'static str, Vec<u8>)>>,
-    /// What is answered to requests with these markers.
+    /// The answers to requests with these markers.
     answers: Mutex<HashMap<String, (Vec<u8>, End)>>,
     serial: AtomicUsize,
 }
@@ -65,7 +65,7 @@ impl Application {
         application
     }
 
-    /// Has requests with this marker whose target begins with `/answer` answered with these bytes.
+    /// Requests with this marker whose target begins with `/answer` are answered with these bytes.
     pub(crate) fn answer(&self, marker: &str, bytes: Vec<u8>, end: End) {
         self.state.answers.lock().expect("no panic").insert(marker.to_owned(), (bytes, end));
     }
@@ -75,7 +75,7 @@ impl Application {
         self.state.seen.lock().expect("no panic").get(marker).cloned().unwrap_or_default()
     }
 
-    /// Everything that arrived and was no request: the marker, why, and the bytes.
+    /// Everything that arrived and was not a request: the marker, the reason, and the bytes.
     pub(crate) fn faults(&self) -> Vec<(String, &'static str, Vec<u8>)> {
         self.state.faults.lock().expect("no panic").clone()
     }
@@ -125,7 +125,7 @@ impl Application {
         }
     }
 
-    /// Answers a request. Whether the connection goes on.
+    /// Answers a request. Returns whether the connection stays open.
     fn respond(&self, stream: &mut TcpStream, message: Message, marker: String) -> bool {
         let (method, target) = (message.method().to_owned(), message.target().to_owned());
         let wants_switch = target == "/switch" && message.field("upgrade").is_some();
@@ -134,7 +134,7 @@ impl Application {
         let echo = marker.clone();
         let serial = self.record(message, marker);
         if let Some((bytes, end)) = hostile {
-            // The proxy may have ended the connection.
+            // The proxy may have closed the connection.
             let _ = stream.write_all(&bytes);
             return match end {
                 End::KeepAlive => true,
@@ -161,7 +161,7 @@ impl Application {
         let content = if is_tunnel || method == "HEAD" { "" } else { &body };
         let sent = stream.write_all(&[head.as_bytes(), content.as_bytes()].concat());
         if is_tunnel {
-            // What the client sends now is no HTTP.
+            // What the client sends now is not HTTP.
             let _ = std::io::copy(&mut stream.try_clone().expect("a socket"), stream);
             return false;
         }
@@ -173,7 +173,7 @@ impl Application {
         answers.get(marker).filter(|_| target.starts_with("/answer")).cloned()
     }
 
-    /// Records a request of HTTP/2. The body of its answer, or what a case has for it.
+    /// Records an HTTP/2 request. Returns the body of its answer, which a case may have set.
     pub(crate) fn take(&self, message: Message, raw: &[u8]) -> Bytes {
         let marker = marker(raw);
         let echo = marker.clone();

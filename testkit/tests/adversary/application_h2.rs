@@ -49,7 +49,7 @@ async fn respond_to(
     message.is_whole = loop {
         match body.data().await {
             Some(Ok(part)) => {
-                // The connection has ended if it fails.
+                // It fails if the connection has ended.
                 let _ = body.flow_control().release_capacity(part.len());
                 message.body.extend(part);
             }

@@ -1,4 +1,4 @@
-//! Huge requests through every filter of a route: each is answered.
+//! Huge requests for every filter of a route: each must be answered.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,15 @@ use crate::requests::{exchange, quoted};
 use crate::strict;
 use crate::worlds::{ProxyWorld, service};
 
-/// Bytes of the part that is huge: around the sizes of buffers and bounds.
+/// Lengths of the huge part: around the sizes of buffers and limits.
 const SIZES: [usize; 14] = [
     1, 900, 4_000, 8_100, 8_192, 16_000, 16_384, 17_000, 30_000, 32_700, 33_000, 60_000, 65_600,
     130_000,
 ];
-/// Largest part that is within all bounds: a request line has 32 KiB.
+/// The largest part that is within all limits: a request line may have 32 KiB.
 const WITHIN: usize = 30_000;
 
-/// A rule for each filter: its path, the filter, and the status of the answer if the request is within all bounds.
+/// A rule for each filter: its path, the filter, and the status of the answer to a request within all limits.
 const FILTERS: [(&str, &str, u16); 11] = [
     ("redirect", "type: RequestRedirect, requestRedirect: {scheme: https, port: 8443}", 302),
     (
@@ -62,7 +62,7 @@ const FILTERS: [(&str, &str, u16); 11] = [
     ("mirror", "type: RequestMirror, requestMirror: {backendRef: {name: copies, port: 80}}", 200),
 ];
 
-/// What is huge: the path, the query, one field, many fields, the origin.
+/// The part that is huge: the path, the query, one field, many fields, or the origin.
 const PARTS: [&str; 6] = ["path", "query", "field", "fields", "origin", "preflight"];
 
 pub(crate) fn count() -> usize {
@@ -142,7 +142,7 @@ fn ask(world: &ProxyWorld, request: &str, within: Option<(&str, u16, &str)>) -> 
     let received = exchange(world.connect(), &[request.as_bytes()])?;
     let read = strict::response(&received, "GET");
     let Ok(Some((answer, used))) = read else {
-        // What is too large may be refused before it is read, which may reset the connection.
+        // A request that is too large may be refused before it is read completely, which may reset the connection.
         let why = format!("{:?}: {}", read.err(), quoted(&received));
         return if within.is_none() && received.is_empty() { Ok(()) } else { Err(why) };
     };
@@ -154,7 +154,7 @@ fn ask(world: &ProxyWorld, request: &str, within: Option<(&str, u16, &str)>) -> 
         let is_known = refused.contains(&answer.status());
         return if is_known { Ok(()) } else { Err(quoted(&received)) };
     };
-    // Two fields or origins of 30,000 bytes are beyond the bound of the whole head.
+    // Two fields or origins of 30,000 bytes exceed the limit of the whole head.
     let is_twice = answer.status() == 431 && ["field", "preflight"].contains(&part);
     let is_preflight = name == "cors" && part == "preflight" && answer.status() / 100 == 2;
     if answer.status() != status && !is_twice && !is_preflight {

@@ -1,14 +1,14 @@
-//! Beginnings of TLS that are odd, at an inbound side with mTLS: under `strict` the application gets nothing of
-//! them, under `permissive` it gets them as they are, or nothing.
+//! Odd beginnings of TLS at an inbound side with mTLS. In `strict` mode the application receives nothing of them; in
+//! `permissive` mode it receives them unchanged, or nothing.
 
 use crate::requests::{exchange, quoted};
 use crate::worlds::ProxyWorld;
 
 /// Values that each byte of a ClientHello is replaced with.
 const BYTES: [u8; 3] = [0, 0x7f, 0xff];
-/// Bytes from the beginning of which each is replaced.
+/// How many bytes at the beginning are replaced, one in each case.
 const REPLACED: usize = 64;
-/// Sizes of records that a ClientHello is cut into.
+/// Sizes of the records into which a ClientHello is split.
 const RECORDS: [usize; 6] = [1, 2, 3, 5, 40, 100];
 
 pub(crate) fn count() -> usize {
@@ -46,7 +46,7 @@ fn send_all(world: &ProxyWorld) -> Vec<Vec<u8>> {
     all
 }
 
-/// A ClientHello of TLS 1.3, cut, with bytes replaced, in small records, and with odd extensions.
+/// A ClientHello of TLS 1.3: truncated, with replaced bytes, in small records, and with odd extensions.
 fn hellos(name: &str, protocol: &str) -> Vec<Vec<u8>> {
     let good = record(22, &handshake(name, protocol, &[]));
     let mut all = vec![good.clone()];
@@ -62,7 +62,7 @@ fn hellos(name: &str, protocol: &str) -> Vec<Vec<u8>> {
     for size in RECORDS {
         all.push(body.chunks(size).flat_map(|part| record(22, part)).collect());
     }
-    // Empty records, records of other kinds, a record that is too large, names that are none.
+    // Empty records, records of other types, a record that is too large, and invalid names.
     all.push([record(22, &[]), good.clone()].concat());
     all.push(record(22, &[]).repeat(200));
     all.extend([20, 21, 23, 24, 0].map(|kind| [record(kind, &[1, 0]), good.clone()].concat()));

@@ -1,12 +1,12 @@
-//! An adversary's cases, written from the RFCs and public CVEs alone, against real proxies: requests and responses
-//! that parsers disagree about, frames of HTTP/2, filters under huge requests, beginnings of TLS, peers that stop.
+//! An adversary's cases, written only from the RFCs and public CVEs, against real proxies: requests and responses about
+//! which parsers disagree, HTTP/2 frames, filters with huge requests, beginnings of TLS, and peers that stop.
 //!
 //! ```text
 //!   cases/*.txt ──► client ──► leno-proxy ──► application that reads strictly and records
 //!                     └────────── judge ──────────┘
 //! ```
-//! No case may panic the proxy, bring the application a request that a strict reading of the bytes does not
-//! have, or a client the answer of another, stay unanswered, or keep anything of the proxy's.
+//! No case may cause a panic, a request at the application that a strict parser does not find in the bytes, an answer
+//! to another client's request, a request without an answer, or resources of the proxy that are not released.
 
 mod answers;
 mod application;

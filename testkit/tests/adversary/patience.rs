@@ -1,5 +1,5 @@
-//! Clients that stop at every byte of a request, and then end in every way: what they took is given back, and
-//! others are served meanwhile.
+//! Clients that stop at every byte of a request, and then end in every way: what they occupied is released, and other
+//! clients are served meanwhile.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,7 +10,7 @@ use socket2::SockRef;
 use crate::requests::{exchange, quoted};
 use crate::worlds::ProxyWorld;
 
-/// Beginnings of each protocol. The first two are whole requests.
+/// The first bytes of each protocol. The first two are complete requests.
 const BEGINNINGS: [&[u8]; 5] = [
     b"POST /s HTTP/1.1\r\nHost: c1z\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     b"POST /s HTTP/1.1\r\nHost: c1z\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
@@ -19,14 +19,14 @@ const BEGINNINGS: [&[u8]; 5] = [
     b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03",
 ];
 
-/// How a client ends that has sent a part.
+/// How a client ends after it has sent a part.
 #[derive(Clone, Copy, Debug)]
 enum ClientEnd {
     Closes,
     Resets,
-    /// Sends no more, reads to the end.
+    /// Ends its stream, and reads to the end.
     Half,
-    /// Is silent until all others have ended, then closes.
+    /// Stays silent until all others have ended, and then closes its connection.
     Stays,
 }
 
@@ -71,7 +71,7 @@ fn run(world: &ProxyWorld) {
 
 fn send(world: &ProxyWorld, sent: &[u8], leaving: ClientEnd) -> Option<TcpStream> {
     let mut stream = world.connect();
-    // The proxy may refuse what it has read and close.
+    // The proxy may refuse what it has read, and close the connection.
     let _ = stream.write_all(sent);
     match leaving {
         ClientEnd::Closes => {}

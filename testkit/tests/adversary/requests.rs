@@ -1,5 +1,5 @@
-//! Requests of HTTP/1: what the application sees of a connection is what a strict reading of its bytes says, or
-//! less; what the client is answered is for its own requests, in order.
+//! HTTP/1 requests: the application receives what a strict parser finds in the bytes, or less. The client's answers
+//! belong to its own requests, in order.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -26,7 +26,7 @@ const ADDED: [&str; 8] = [
     "via",
     "traceparent",
 ];
-/// The type of the first frame of a server of HTTP/2.
+/// The type of an HTTP/2 server's first frame.
 const SETTINGS: u8 = 4;
 const VICTIM: &str = "GET /victim HTTP/1.1\r\nHost: {id}\r\n\r\n";
 
@@ -52,7 +52,7 @@ fn no_request_is_smuggled_where_nothing_is_declared() {
     run(&ProxyWorld::bare());
 }
 
-/// Sends every case, cut in several ways, and after it a request of another client.
+/// Sends every case, split in several ways, and after it a request of another client.
 fn run(world: &ProxyWorld) {
     let cases = cases(TABLE);
     let next = AtomicUsize::new(0);
@@ -80,7 +80,7 @@ fn run(world: &ProxyWorld) {
     assert!(faults.is_empty(), "{}: {} faults\n{}", world.name, faults.len(), faults.join("\n"));
 }
 
-/// What arrived after its client had been judged, and what was no request.
+/// Requests that arrived after their client's case was judged, and bytes that were not requests.
 fn late(world: &ProxyWorld, cases: &[Case]) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, case) in cases.iter().enumerate() {
@@ -108,7 +108,7 @@ fn late(world: &ProxyWorld, cases: &[Case]) -> Vec<String> {
 fn talk(world: &ProxyWorld, case: &Case, number: usize) -> Result<ClientRecord, String> {
     let marker = format!("c{number}z");
     let sent = case.bytes(&marker);
-    // Whole, in halves, byte by byte, or cut near its end.
+    // Whole, in halves, byte by byte, or split near the end.
     let pieces: Vec<&[u8]> = match number % 4 {
         1 => sent.chunks(sent.len().div_ceil(2)).collect(),
         2 if sent.len() < 400 => sent.chunks(1).collect(),
@@ -129,10 +129,10 @@ fn victim(world: &ProxyWorld, number: usize) -> Result<ClientRecord, String> {
     Ok(ClientRecord { marker, sent, received })
 }
 
-/// Sends the pieces, ends the client's direction, and reads until the proxy has ended its own.
+/// Sends the pieces, ends the client's stream, and reads until the proxy has ended its own.
 pub(crate) fn exchange(mut stream: TcpStream, pieces: &[&[u8]]) -> Result<Vec<u8>, String> {
     stream.set_nodelay(true).expect("a socket");
-    // The proxy may refuse what it has read and close.
+    // The proxy may refuse what it has read, and close the connection.
     let _ = pieces.iter().try_for_each(|piece| stream.write_all(piece));
     let _ = stream.shutdown(Shutdown::Write);
     let mut received = Vec::new();
@@ -144,7 +144,7 @@ pub(crate) fn exchange(mut stream: TcpStream, pieces: &[&[u8]]) -> Result<Vec<u8
     }
 }
 
-/// Holds what the application saw, and what the client was answered, against a strict reading.
+/// Compares what the application and the client received with the result of a strict parser.
 pub(crate) fn judge(
     world: &ProxyWorld,
     talk: &ClientRecord,
@@ -163,7 +163,7 @@ pub(crate) fn judge(
     let answers = answers(&talk.received, &asked)?;
     let mut serials = seen.iter().map(|seen| seen.serial.to_string());
     for serial in answers.iter().filter_map(|answer| answer.field("x-serial")) {
-        // The proxy may have answered others in the application's place.
+        // Other requests may have been answered by the proxy.
         if !serials.any(|own| own == serial) {
             return Err(format!("an answer is of request {serial}, which is not the client's"));
         }
@@ -175,7 +175,7 @@ pub(crate) fn judge(
     Ok(())
 }
 
-/// The application saw what was asked, in its order, or less: what policy denies is left out.
+/// The application must have received the client's requests in order, or fewer: those that a policy denies are missing.
 fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
     let all = strict::requests(sent);
     let mut rest = all.iter();
@@ -195,7 +195,7 @@ fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
     Ok(())
 }
 
-/// The application saw no field that was not sent, and none that is the mesh's own.
+/// The application must have received no field that was not sent, and none of the mesh's own.
 fn fields(asked: &Message, seen: &Message) -> Result<(), String> {
     for (name, value) in &seen.fields {
         let is_own = name.replace('_', "-").starts_with("leno-");
@@ -211,7 +211,7 @@ fn fields(asked: &Message, seen: &Message) -> Result<(), String> {
 fn answers(mut received: &[u8], asked: &[Message]) -> Result<Vec<Message>, String> {
     let mut answers: Vec<Message> = Vec::new();
     if received.get(3) == Some(&SETTINGS) && asked.is_empty() {
-        // The bytes began as the preface of HTTP/2.
+        // The bytes begin like the HTTP/2 preface.
         return Ok(answers);
     }
     while !received.is_empty() {

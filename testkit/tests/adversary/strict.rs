@@ -1,7 +1,7 @@
-//! A strict reading of HTTP/1.1 (RFC 9112): the only meaning that bytes may have on both sides of a proxy.
-//! It shares no code with the proxy.
+//! A strict parser for HTTP/1.1 (RFC 9112): both sides of a proxy must agree on its result. It shares no code with the
+//! proxy.
 
-/// A message that was read whole, or its head only.
+/// A message that was read completely, or only its head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     /// The three words of the first line.
@@ -12,7 +12,7 @@ pub(crate) struct Message {
     pub(crate) is_whole: bool,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 pub(crate) type Fault = &'static str;
 
 /// How a message's body ends.
@@ -49,7 +49,7 @@ impl Message {
 /// Reads a request; returns it with its length in bytes, or `None` if the head is incomplete.
 pub(crate) fn request(bytes: &[u8]) -> Result<Option<(Message, usize)>, Fault> {
     let Some((mut message, head)) = head(bytes)? else { return Ok(None) };
-    // Bytes beyond ASCII are in no URI (RFC 3986), and servers take them in targets.
+    // Bytes beyond ASCII are not permitted in a URI (RFC 3986), but servers accept them in targets.
     let in_target = |byte: u8| byte.is_ascii_graphic() || !byte.is_ascii();
     let [method, target, version] = &message.line;
     if !is_token(method) || target.is_empty() || !target.bytes().all(in_target) {
@@ -147,7 +147,7 @@ fn framing(message: &Message, is_old: bool) -> Result<Option<Framing>, Fault> {
     };
     match (&lengths[..], &codings[..]) {
         ([], []) => Ok(None),
-        // Fields of the same decimal value may be taken for one (RFC 9110 section 8.6).
+        // Fields with the same decimal value may be merged (RFC 9110 section 8.6).
         ([length, others @ ..], []) => {
             let length = value(length)?;
             let is_same = others.iter().all(|other| value(other) == Ok(length));
@@ -160,7 +160,7 @@ fn framing(message: &Message, is_old: bool) -> Result<Option<Framing>, Fault> {
     }
 }
 
-/// The framing of a response with transfer codings (RFC 9112 section 6.3): chunked where that is the last one.
+/// The framing of a response with transfer codings (RFC 9112 section 6.3): chunked if that is the last one.
 fn coded(message: &Message) -> Framing {
     let codings = message.values("transfer-encoding").join(",");
     let last = codings.split(',').map(str::trim).rfind(|coding| !coding.is_empty());

@@ -7,12 +7,12 @@
 //! ! POST / HTTP/1.1~{size}~~          one that no server may get anything of
 //! ? GET / HTTP/1.1~{H}~~              one that may be served or refused
 //! ```
-//! `{name}` is one case for each element, `{x*9}` repeats, `~` is CRLF, `\s \t \n \r \0 \xNN` are bytes, and
-//! `{id}` is a marker of the case, for which the application's record is searched.
+//! `{name}` makes one case for each element, `{x*9}` repeats, `~` is CRLF, and `\s \t
+//!  \r \0 \xNN` are bytes. `{id}` is a marker of the case, by which it is found in the application's records.
 
 use std::collections::BTreeMap;
 
-/// What has to come of a case.
+/// The required outcome of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Served,
@@ -59,7 +59,7 @@ pub(crate) fn cases(table: &str) -> Vec<Case> {
     cases
 }
 
-/// All texts that the sets make of a template.
+/// All texts that result from a template and its sets.
 fn expand(template: &str, sets: &BTreeMap<&str, Vec<String>>) -> Vec<String> {
     for (at, _) in template.match_indices('{') {
         let end = at + template[at..].find('}').expect("a closing brace");
@@ -72,7 +72,7 @@ fn expand(template: &str, sets: &BTreeMap<&str, Vec<String>>) -> Vec<String> {
     vec![template.to_owned()]
 }
 
-/// The bytes that a text with escapes stands for.
+/// Replaces escapes by the bytes that they mean.
 pub(crate) fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! The proxies that cases are sent to, and what has to hold of each afterwards.
+//! The proxies to which cases are sent, and the conditions that each must satisfy afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use leno_testkit::wait;
 
 use crate::application::Application;
 
-/// How long anything may take to end that ends by itself.
+/// How long anything may take that ends without further action.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 /// Requests for this are denied by the policy of inbound sides.
@@ -24,9 +24,9 @@ pub(crate) struct ProxyWorld {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     pub(crate) application: Application,
-    /// Bytes that are clearly no HTTP are relayed as they are.
+    /// Bytes that are clearly not HTTP are relayed unchanged.
     pub(crate) is_transparent: bool,
-    /// Policy denies requests for `/denied`.
+    /// The policy denies requests for `/denied`.
     pub(crate) denies: bool,
     proxy: Running,
     idle_bytes: f64,
@@ -38,7 +38,7 @@ enum Running {
 }
 
 impl ProxyWorld {
-    /// The outbound side, to a service that is declared to be HTTP, with these documents.
+    /// The outbound side, for a service that is declared to be HTTP, with these documents.
     pub(crate) fn outbound(routes: &str) -> Self {
         let application = Application::start();
         let server = application.address;
@@ -50,7 +50,7 @@ impl ProxyWorld {
         Self::of("outbound", proxy.address(), (application, Running::Plain(proxy)))
     }
 
-    /// The inbound side of a port that nothing is declared of, with a policy of requests.
+    /// The inbound side, for a port without a declared protocol, with a policy for requests.
     pub(crate) fn inbound() -> Self {
         Self { denies: true, ..Self::inbound_with("inbound", DENIED) }
     }
@@ -110,14 +110,14 @@ impl ProxyWorld {
         connect(self.address)
     }
 
-    /// The sum of the samples whose lines begin so.
+    /// The sum of the samples whose lines begin with `name`.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.metrics();
         let lines = page.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// The errors that the proxy has counted, a line each.
+    /// The errors that the proxy has counted, one in each line.
     pub(crate) fn errors(&self) -> String {
         let page = self.metrics();
         let lines = page.lines().filter(|line| line.starts_with("leno_errors_total{"));
@@ -132,7 +132,7 @@ impl ProxyWorld {
         page
     }
 
-    /// Everything that the cases took is given back, and nothing panicked.
+    /// Checks that everything that the cases occupied was released, and that nothing panicked.
     pub(crate) fn assert_idle(&self) {
         let is_idle = || {
             let none = ["leno_busy", "leno_http2_streams_open", "leno_tcp_open_connections"];
@@ -162,13 +162,13 @@ impl ProxyWorld {
         );
     }
 
-    /// Connections that the carrier of mTLS may keep.
+    /// How many connections the mTLS carrier may keep open.
     fn kept(&self) -> f64 {
         if matches!(self.proxy, Running::Tunnel(_)) { 100.0 } else { 0.0 }
     }
 }
 
-/// What connections to the application that are kept idle may use.
+/// How much memory idle connections to the application may use.
 const IDLE_CONNECTIONS_BYTES: f64 = 2.0 * 1024.0 * 1024.0;
 
 fn connect(address: SocketAddr) -> TcpStream {

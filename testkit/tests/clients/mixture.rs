@@ -9,8 +9,8 @@ use leno_testkit::{command, tools, wait};
 
 use crate::is_root;
 
-/// Two servers behind a policy that sends requests again and copies late ones, and routes that copy requests to a
-/// third server and change heads.
+/// Two servers behind a policy that retries requests and hedges late ones, and routes that mirror requests to a third
+/// server and change heads.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload

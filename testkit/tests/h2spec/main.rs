@@ -66,7 +66,7 @@ impl Nginx {
 }
 
 #[test]
-fn the_suite_tells_a_server_that_speaks_http2_from_one_that_does_not() -> Result<()> {
+fn the_suite_distinguishes_servers_with_http2_from_others() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let outcome = suite.run(Nginx::start(true)?.address(), &[Group::Hpack])?;
     // nginx is lenient in a few cases, which differ by its version.
@@ -99,7 +99,7 @@ fn the_proxy_passes_every_case() -> Result<()> {
 }
 
 #[test]
-fn the_proxy_passes_every_case_where_it_finds_the_protocol_out() -> Result<()> {
+fn the_proxy_passes_every_case_if_it_detects_the_protocol() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let nginx = Nginx::start(true)?;
     let proxy = Proxy::start(Side::Inbound, nginx.address())?;

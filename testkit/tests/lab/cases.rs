@@ -76,8 +76,8 @@ pub(crate) enum Run {
     /// Meshes that the case starts itself, because it breaks or measures something that a capture
     /// backend is part of.
     Alone(fn(Capture) -> Result<()>),
-    /// Meshes that the case starts itself, for a property that is the same however connections get
-    /// into the proxy: it runs with [`ONCE`] alone.
+    /// Meshes that the case starts itself, for a property that does not depend on how connections reach the proxy. The
+    /// case runs only with [`ONCE`].
     Once(fn(Capture) -> Result<()>),
 }
 

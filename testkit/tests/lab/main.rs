@@ -1,16 +1,17 @@
-//! The network lab: the same list of cases under every capture backend, and once what does not
-//! depend on how connections are captured (policies, routes, identities, what is reported).
+//! The network lab: the same list of cases with every capture backend, and those that do not depend on how connections
+//! are captured (policies, routes, identities, reports) only once.
 //!
 //! Most cases under every backend share one mesh for each, which the first of them starts; cases
 //! that break things start their own. Names are `BACKEND::GROUP::CASE` and `once::GROUP::CASE`:
 //! `cargo test -p leno-testkit --test lab -- ebpf::http`.
 //!
 //! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
-//! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, has all meshes run in node mode; what cannot is ignored, and
-//! `node_mode` says why. `LENO_LAB_ONE_PASS=false` has instances of one process use the network.
-//! `LENO_ROTATION_RATE` sets how many requests a second each of four clients sends while a root is replaced (100),
-//! `LENO_NODE_CONNECTIONS`, `LENO_NODE_SWITCHES` and `LENO_NODE_UPLOAD` how much the cases of `handover` do,
-//! `LENO_SOAK_SECONDS` how long the soak lasts, `LENO_PARITY_REQUESTS` how many requests are compared with what is accounted for.
+//! `LENO_LAB_SHARE=node`, or another value of `leno.dev/share`, runs all meshes in node mode; cases that cannot run
+//! there are ignored, and `node_mode` has the reasons. `LENO_LAB_ONE_PASS=false` makes instances of one process use the
+//! network. `LENO_ROTATION_RATE` sets how many requests per second each of four clients sends while a root is replaced
+//! (100). `LENO_NODE_CONNECTIONS`, `LENO_NODE_SWITCHES` and `LENO_NODE_UPLOAD` set how much the cases of `handover` do,
+//! `LENO_SOAK_SECONDS` how long the soak lasts, and `LENO_PARITY_REQUESTS` how many requests are compared with the flow
+//! accounts.
 
 mod cases;
 mod fixture;

@@ -71,7 +71,7 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
 }
 
 #[test]
-fn random_is_even_and_takes_no_turns() {
+fn random_is_even_and_not_round_robin() {
     const REQUESTS: usize = 600;
     let world = ProxiedServers::outbound(&balancing("algorithm: Random"), &[GOOD; 3]);
     let (mut before, mut last, mut repeated) = (world.counts(), None, 0);
@@ -92,7 +92,7 @@ fn random_is_even_and_takes_no_turns() {
 /// One of two endpoints has a request in progress forever, so the other one has fewer once it has
 /// responded.
 #[test]
-fn the_least_requests_are_what_counts() {
+fn least_request_counts_requests_in_progress() {
     let held = |algorithm: &str| {
         let world = ProxiedServers::outbound(
             &balancing(&format!("algorithm: {algorithm}")),
@@ -121,7 +121,7 @@ fn the_least_requests_are_what_counts() {
 
 /// Requests count, not latency: of requests one after another a slow endpoint gets as many as a fast one.
 #[test]
-fn the_least_requests_are_not_the_least_latency() {
+fn least_request_does_not_depend_on_latency() {
     // Far slower than the fast one is when it does not run for a while.
     let slow: Script = |_| FaultyAct::After(Duration::from_millis(200));
     let late = |algorithm: &str, requests: usize| {

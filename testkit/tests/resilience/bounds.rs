@@ -128,7 +128,7 @@ impl NarrowServer {
 /// With an adaptive limit the server has few requests at once, and the others wait in the proxy;
 /// none fails.
 #[test]
-fn an_adaptive_bound_follows_what_a_server_stands() {
+fn an_adaptive_limit_follows_the_capacity_of_a_server() {
     let most = Arc::<NarrowServer>::default().settled("  limits: {adaptive: true}\n");
     assert!(most <= CLIENTS as u32 / 2, "{most} of {CLIENTS} at once");
 }

@@ -202,7 +202,7 @@ fn connections_that_the_mesh_fails_say_why() {
     drive(BYTES);
 }
 
-/// That all endpoints were tried, or have failed just now, says less than which one failed last, and why.
+/// That all endpoints were tried, or have just failed, is less useful than which endpoint failed last, and why.
 #[test]
 fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     for (count, cause) in [(1, "endpoints-tried"), (3, "failfast")] {

@@ -1,5 +1,5 @@
-//! Clients that leave before any server has their request: the work for them ends, and nothing of it
-//! reaches a server later. Bytes that are no request do.
+//! Clients that leave before any server has received their request: the work for them ends, and nothing of it reaches a
+//! server later. Opaque bytes are still delivered.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -33,11 +33,11 @@ fn wait_for(what: &str, front: &FrontProxy, metric: &[&str], value: f64) {
     wait::until(what, LIMIT, || Ok((front.metric(metric) == value).then_some(()))).unwrap();
 }
 
-/// The proxy has noticed that a client left, and has ended what it did for it.
+/// Checks that the proxy has noticed that a client left, and has ended its work for it.
 fn assert_over(front: &FrontProxy) {
     wait_for("the work to end", front, &["leno_busy"], 0.0);
     wait_for("its connection to end", front, &["leno_connections_open"], 0.0);
-    // A connection of HTTP/2 that breaks is counted beside its request.
+    // An HTTP/2 connection that breaks is counted in addition to its request.
     let counted = |cause| front.metric(&["leno_errors_total", cause]);
     let causes = [counted("\"closed\""), counted("\"broken\"")];
     assert!(causes[0] >= 1.0 && causes.iter().sum::<f64>() == counted(""), "{causes:?}");
@@ -98,8 +98,8 @@ fn opaque(server: &FullServer) -> FrontProxy {
     FrontProxy::outbound("  timeouts: {}\n", &[server.address()], &around)
 }
 
-/// A connection that carries bytes: the attempts to reach a server end with a client that has sent none, and with one
-/// whose connection breaks.
+/// An opaque connection: attempts to reach a server end if the client has sent nothing and leaves, or if its connection
+/// breaks.
 #[test]
 fn while_an_opaque_connection_is_made() {
     let server = FullServer::new();
@@ -115,7 +115,7 @@ fn while_an_opaque_connection_is_made() {
     assert_over(&front);
 }
 
-/// A client of bytes that closes its connection once it has sent them, as `nc -N` and senders of logs do.
+/// An opaque client that closes its connection after it has sent its bytes, as `nc -N` and log senders do.
 #[test]
 fn what_a_client_of_bytes_has_sent_arrives_after_it_has_left() {
     let sides: [fn(&FullServer) -> FrontProxy; 2] =
@@ -147,7 +147,7 @@ fn while_the_application_is_connected_to() {
     }
 }
 
-/// A silent client, whose application may be the one to speak first.
+/// A silent client, whose application may be the one that speaks first.
 #[test]
 fn in_silence_while_the_application_is_connected_to() {
     let application = FullServer::new();

@@ -21,7 +21,7 @@ const BEGINNINGS: [&str; 9] = [
 ];
 
 #[test]
-fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
+fn no_request_bypasses_a_limit_on_a_port_with_detection() {
     let world =
         ProxiedServers::inbound("  limits: [{requests: 1, per: 1h}]\n", |_| FaultyAct::Good);
     assert_eq!(world.get("first").status, 200);
@@ -59,7 +59,7 @@ fn a_request_behind_an_empty_line_is_recognised_and_counted() {
 
 /// Another protocol than HTTP is not served there either, and the client gets an error.
 #[test]
-fn what_is_no_http_does_not_reach_a_limited_application() {
+fn other_protocols_do_not_reach_an_application_with_a_limit() {
     let world = ProxiedServers::inbound("  limits: [{requests: 1000}]\n", |_| FaultyAct::Good);
     for bytes in [&b"*1\r\n$4\r\nPING\r\n"[..], b"\x16\x03\x01\x02\x00\x01\x00", b"PING\r\n"] {
         let mut client = world.connect();

@@ -20,7 +20,7 @@ fn ejections(world: &ProxiedServers) -> f64 {
 /// One of four endpoints fails half of its requests, never three in a row: its success rate alone
 /// ejects it.
 #[test]
-fn an_endpoint_that_succeeds_less_often_is_left_out() {
+fn an_endpoint_with_a_low_success_rate_is_ejected() {
     let world = ProxiedServers::outbound(
         "  balancing: {algorithm: RoundRobin}\n  ejection:\n    \
          successRate: {interval: 500ms, minimumRequests: 20, deviations: 1.9}\n    \
@@ -123,7 +123,7 @@ fn an_endpoint_comes_back_by_one_good_answer() {
 /// Two of three endpoints fail. If the policy prefers all endpoints to a third of them, all are
 /// used again.
 #[test]
-fn with_too_few_left_all_are_used() {
+fn all_endpoints_are_used_if_too_few_remain() {
     let fails: Script = |_| FaultyAct::Status(503);
     for (panic, failing) in [(60, 40), (20, 0)] {
         let world = ProxiedServers::outbound(

@@ -87,7 +87,7 @@ fn clients_see_what_policy_promises() {
 
 /// Under a policy that does not allow non-idempotent retries, each POST is sent once.
 #[test]
-fn under_faults_nothing_is_sent_twice_that_may_change_something() {
+fn under_faults_non_idempotent_requests_are_sent_once() {
     let world = ProxiedServers::outbound(
         "  retries:\n    attempts: 5\n    on: [5xx, reset, timeout]\n    perTryTimeout: 1s\n    \
          backoff: 1ms\n    budget: {percent: 1000, minPerSecond: 1000}\n  \
@@ -125,7 +125,7 @@ fn an_endpoint_that_is_slow_gets_few_requests() {
 
 /// Connections of clients that send nothing are closed after ten seconds, and are counted.
 #[test]
-fn silent_clients_are_let_go() {
+fn silent_clients_are_disconnected() {
     let world = ProxiedServers::outbound_with(
         "  timeouts: {stream: 1h}\n",
         &[|_| FaultyAct::Good],

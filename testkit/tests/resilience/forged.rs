@@ -15,7 +15,7 @@ fn assert_is_the_applications(answer: &Answer) {
 /// The endpoints here have not proven an identity, so the proxy ignores their mesh headers and does
 /// not forward them to the client.
 #[test]
-fn an_application_cannot_have_a_request_sent_again() {
+fn an_application_cannot_cause_a_retry_with_a_forged_header() {
     let world = ProxiedServers::outbound("  timeouts: {request: 1m}\n", &[FORGES, FORGES]);
     for number in 0..10_usize {
         let answer = world.ask("POST", &number.to_string(), "", "do it");

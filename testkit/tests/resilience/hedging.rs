@@ -37,8 +37,9 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
     }
     let seen = world.seen();
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
-    // A copy is sent of each request that stalls, and wins. One that is sent to the stalled server loses: the good one was
-    // asked first and was late itself, as on a busy machine; it may be cancelled before that server has seen it.
+    // For each request that stalls a copy is sent, and wins. A copy that is sent to the stalled server loses: then the
+    // good server was tried first but was late itself, as may happen on a busy machine. That copy may be cancelled
+    // before the server has received it.
     wait::until("all copies to have won, or lost and been given up", LONG, || {
         let [won, lost] =
             ["won", "lost"].map(|result| world.metric(&["leno_hedges_total", result]));
@@ -74,7 +75,7 @@ fn no_more_copies_are_sent_than_policy_allows() {
 }
 
 #[test]
-fn what_may_change_something_is_sent_once() {
+fn non_idempotent_requests_are_sent_once() {
     let late: Script = |_| FaultyAct::After(Duration::from_millis(100));
     let servers = &[late; 2];
     let world = ProxiedServers::outbound(&policy("{delay: 5ms}", FREE), servers);

@@ -11,7 +11,7 @@ use leno_testkit::proxy::Proxy;
 use crate::front::{FrontOptions, FrontProxy};
 use crate::proxied_servers::get;
 
-/// An application that passes each request on, head and all, as a gateway does.
+/// An application that forwards each request unchanged, as a gateway does.
 struct Gateway {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -19,9 +19,9 @@ struct Gateway {
 
 #[derive(Default)]
 struct State {
-    /// Where requests go.
+    /// Where it sends requests.
     to: Option<SocketAddr>,
-    /// What it was answered there.
+    /// The answers that it got there.
     answers: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ fn pass_on(mut client: TcpStream, state: &Mutex<State>) {
         client.read_exact(&mut byte).unwrap();
         head.extend(byte);
     }
-    // The proxy has removed it for its own connection.
+    // The proxy has removed this header for its own connection.
     let line_end = head.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
     head.splice(line_end..line_end, *b"Connection: close\r\n");
     let to = state.lock().unwrap().to.unwrap();
@@ -64,7 +64,7 @@ fn pass_on(mut client: TcpStream, state: &Mutex<State>) {
     client.write_all(&answer).unwrap();
 }
 
-/// Without an end to it, each turn would hold two connections more.
+/// Without a check each round would occupy two more connections.
 #[test]
 fn a_route_to_oneself_is_noticed_at_the_second_turn() {
     let route = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
@@ -81,12 +81,12 @@ fn a_route_to_oneself_is_noticed_at_the_second_turn() {
     assert_eq!(answers.len(), 1, "turns: {answers:#?}");
     assert!(answers[0].contains("leno-error: loop\r\n"), "{answers:?}");
     assert_eq!(front.metric(&["leno_errors_total", "\"loop\""]), 1.0);
-    // Another request is none of it.
+    // Another request is not affected.
     assert_eq!(get(&front, "2").status, 508);
     assert_eq!(gateway.answers().len(), 2);
 }
 
-/// An endpoint that is the proxy itself.
+/// The endpoint's address is the proxy's own listener.
 #[test]
 fn an_endpoint_that_is_the_proxys_own_listener_is_refused() {
     for protocol in ["http", "tcp"] {

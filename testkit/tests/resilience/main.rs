@@ -145,7 +145,7 @@ fn retries_stay_within_the_budget() {
 }
 
 #[test]
-fn a_server_that_asks_for_time_gets_it_or_its_answer_goes_on() {
+fn retry_after_is_obeyed_or_its_response_forwarded() {
     let retries = "  retries: {attempts: 1, on: [429], backoff: 1ms, maxRetryAfter: 2s}\n";
     let first_later: Script =
         |number| if number == 0 { FaultyAct::Later(1) } else { FaultyAct::Good };
@@ -172,7 +172,7 @@ fn timeouts_end_what_stalls() {
 
 /// One of three endpoints cuts every body, which no retry can repair: it is ejected.
 #[test]
-fn an_endpoint_that_fails_is_left_out() {
+fn an_endpoint_that_fails_is_ejected() {
     for bad in
         [(|_| FaultyAct::CutBody) as Script, |_| FaultyAct::Status(500), |_| FaultyAct::Garbage]
     {
@@ -189,7 +189,7 @@ fn an_endpoint_that_fails_is_left_out() {
 }
 
 #[test]
-fn the_last_endpoints_are_never_left_out() {
+fn the_last_endpoints_are_never_ejected() {
     let world = ProxiedServers::outbound(
         "  ejection: {consecutiveFailures: 1, base: 1h, max: 1h, maxPercent: 100}\n",
         &[|_| FaultyAct::Status(500), |_| FaultyAct::Status(500)],
@@ -262,7 +262,7 @@ fn faults_are_made() {
 }
 
 #[test]
-fn what_is_over_a_limit_is_refused() {
+fn requests_over_a_limit_are_refused() {
     let world = ProxiedServers::outbound(
         "  limits: {requests: 2, pending: 0}\n",
         &[|_| FaultyAct::Stall, |_| FaultyAct::Stall],

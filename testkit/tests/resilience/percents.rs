@@ -69,7 +69,8 @@ fn mirrors_get_their_share() {
             assert!(world.get(&number.to_string()).is_good());
         }
         assert_eq!(world.seen().len(), REQUESTS);
-        // On a busy machine some copies end before they have arrived: their client has left, or too many are under way.
+        // On a busy machine some copies end before they arrive, because their client has left or too many are in
+        // progress.
         let counted = |result: &str| world.metric(&["leno_mirrored_requests_total", result]);
         wait::until("the copies to arrive and to be counted", Duration::from_secs(90), || {
             let seen = mirror.seen().len() as f64;

@@ -119,8 +119,8 @@ fn send(front: &FrontProxy, (method, id, headers): (&str, &str, &str), body: &st
     request += "\r\n";
     request += body;
     match stream.write_all(request.as_bytes()) {
-        // A proxy that refuses a connection of bytes resets it, which may be before the request is written. Reading
-        // then finds no response.
+        // A proxy that refuses an opaque connection resets it, perhaps before the request is written. The read then
+        // finds no response.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
         written => written.expect("the proxy reads"),
     }

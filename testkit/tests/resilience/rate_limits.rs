@@ -1,4 +1,4 @@
-//! Rate limits of a workload: what passes, by whatever connection and worker it comes.
+//! Rate limits of a workload: which requests pass, whatever connection and worker they use.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use crate::proxied_servers::{ProxiedServers, get, server};
 const WORKERS: u16 = 4;
 
 #[test]
-fn a_workload_takes_what_its_rate_limit_says() {
+fn a_workload_accepts_as_many_requests_as_its_rate_limit() {
     let world =
         ProxiedServers::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| FaultyAct::Good);
     for number in 0..5 {
@@ -70,7 +70,7 @@ fn one_connection_may_use_all_of_a_limit() {
             assert_eq!(ask(&mut client, "a"), 200, "{number} {by}");
         }
         assert_eq!(ask(&mut client, "a"), 429, "{by}");
-        // The other workers know.
+        // The other workers use the same counts.
         for _ in 0..4 * WORKERS {
             assert_eq!(get(&front, "late").status, if by.is_empty() { 429 } else { 200 });
             assert_eq!(ask(&mut front.connect(), "a"), 429, "{by}");

@@ -243,7 +243,7 @@ impl FuzzRun {
             match client.pump() {
                 Ok(did) => moved |= did,
                 Err(error) if self.shared.is_http => self.shared.violation(error),
-                // What is relayed as bytes may be anything that an application sends.
+                // Bytes that are relayed as opaque may be anything that an application sends.
                 Err(_) => {}
             }
         }
@@ -290,7 +290,7 @@ impl FuzzRun {
         }
     }
 
-    /// Checks that the bodies of a request that a tap shows are of one request.
+    /// Checks that the bodies that a tap shows for a request are from one request.
     fn check_copies(&self) {
         let (tapped, _) = self.taps.poll(TAP).unwrap_or_default();
         for request in tapped.iter().filter(|_| self.shared.is_clean) {

@@ -7,10 +7,11 @@ use leno_types::Identity;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-/// Both planes are of one workload.
+/// Both planes belong to one workload.
 const NAME: &str = "spiffe://cluster.local/ns/shop/sa/web";
 
-/// A certificate with its root and its key. One for all runs: making keys takes longer than most of them.
+/// A certificate with its root and its key. All runs use the same one, because creating keys takes longer than most
+/// runs.
 struct Issued {
     root: CertificateDer<'static>,
     leaf: CertificateDer<'static>,
@@ -32,7 +33,7 @@ fn issue() -> Result<Issued, rcgen::Error> {
     Ok(Issued { root: root_certificate, leaf, key: key.serialize_der() })
 }
 
-/// The identity that discovery reports of an endpoint with a proxy.
+/// The identity that discovery reports for an endpoint with a proxy.
 pub(super) fn identity() -> Identity {
     NAME.parse().expect("a valid identity")
 }

@@ -1,4 +1,4 @@
-//! What found a fault once, and what an adversary would send.
+//! Replays inputs that found a fault once, and the cases of an adversary.
 
 mod adversary;
 mod corpus;

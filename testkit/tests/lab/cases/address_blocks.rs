@@ -1,4 +1,4 @@
-//! Blocks of addresses in policies, and clients that connect over the other family.
+//! Address blocks in policies, and clients that connect over the other family.
 //!
 //! ```text
 //! web, cart (meshed), plain, late (no proxy) ── over IPv4 and IPv6 ──► front (HTTP), echo (bytes)
@@ -86,7 +86,7 @@ spec:
     )
 }
 
-/// What a client is answered over IPv4 and over IPv6.
+/// Checks the answer that a client gets over IPv4 and over IPv6.
 fn both(lab: &Lab, client: &str, expected: &str) -> Result<()> {
     for family in ["-4", "-6"] {
         until(lab, client, &[family, url(client)], expected)?;
@@ -112,7 +112,7 @@ fn clients(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
     what_is_in_progress(lab, &status)?;
     for ipv6 in [false, true] {
-        // One family alone is in the policy.
+        // The policy contains only one family.
         lab.edit(&with_policy("Deny", &address(&status, "web", ipv6)?))?;
         until(lab, "web", &[if ipv6 { "-6" } else { "-4" }, url("web")], &named())?;
         both(lab, "web", &named())?;
@@ -133,7 +133,7 @@ fn named() -> String {
     format!("{DENIED}; policy=lab/of-addresses")
 }
 
-/// Connections over IPv6 when a policy about IPv4 begins: exactly those of its client end.
+/// Connections over IPv6 when a policy with an IPv4 address is added: exactly those of its client end.
 fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
     let found = lab.text("web", &["getent", "ahostsv6", "echo"])?;
     let address = found.split_whitespace().next().context("echo has no IPv6 address")?;
@@ -150,7 +150,7 @@ fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
     Ok(())
 }
 
-/// While discovery does not say who a client is, it is taken for one that is denied, if it may be.
+/// While discovery has not reported who a client is, it counts as denied if it might be the denied one.
 fn without_an_answer(lab: &Lab, status: &Status) -> Result<()> {
     lab.edit(&with_policy("Deny", &address(status, "web", false)?))?;
     both(lab, "web", &named())?;

@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         shared!(a_client_sees_the_address_it_dialled),
         shared!(a_server_sees_its_own_port_and_address),
         shared!(a_workload_calls_itself),
-        shared!(nothing_listens_and_the_client_is_told),
+        shared!(a_client_gets_an_error_if_nothing_listens),
         shared!(load_is_spread_over_all_instances),
     ]
 }
@@ -171,7 +171,7 @@ fn a_workload_calls_itself(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn nothing_listens_and_the_client_is_told(lab: &Lab) -> Result<()> {
+fn a_client_gets_an_error_if_nothing_listens(lab: &Lab) -> Result<()> {
     // For HTTP the mesh responds, for other protocols the connection is closed. Neither hangs.
     let steps = [Step::Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n".into()), Step::Response(false)];
     let address = lab.status()?.address("web-0", false)?.to_string();

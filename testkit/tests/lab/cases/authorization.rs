@@ -21,7 +21,7 @@ use super::{Case, once};
 /// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(90);
 
-/// nginx as a client without a proxy reaches it: by the address of the instance.
+/// nginx as reached by a client without a proxy: by the address of the instance.
 const DIRECT: &str = "http://nginx-0.nginx.lab:8080/";
 
 const MESH: &str = "
@@ -179,7 +179,7 @@ fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
     let peer = peer()?;
     let lab = Lab::start(&LabOptions::new(capture), MESH, prepare)?;
     let cases = || -> Result<()> {
-        // Without a policy every client may.
+        // Without a policy every client is permitted.
         for client in ["web", "cart", "stranger"] {
             until(&lab, client, &["http://nginx.lab/admin"], "200")?;
         }
@@ -188,12 +188,12 @@ fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
         until(&lab, "cart", &["http://nginx.lab/"], "403 authorization-denied")?;
         identities_decide(&lab)?;
         denials_win(&lab)?;
-        no_spelling_of_a_path_passes(&lab)?;
+        no_spelling_of_a_path_bypasses_a_policy(&lab)?;
         bytes_of_others_are_refused(&lab)?;
         server_names_are_read_of_every_client(&lab)?;
         calls_are_denied_by_their_method(&lab, &peer)?;
         decisions_are_counted(&lab)?;
-        // All of it ends with the documents, and nothing was restarted.
+        // All policies end with their documents, and nothing was restarted.
         lab.edit(MESH)?;
         until(&lab, "cart", &["http://nginx.lab/admin"], "200")?;
         until(&lab, "plain", &[DIRECT], "200")
@@ -213,32 +213,32 @@ fn identities_decide(lab: &Lab) -> Result<()> {
     until(lab, "plain", &[DIRECT], "403 authorization-denied")
 }
 
-/// The policy is named to clients of its namespace alone.
+/// The name of the policy is reported only to clients of its namespace.
 fn denials_win(lab: &Lab) -> Result<()> {
     let named = "403 authorization-denied; policy=lab/no-admin";
     until(lab, "web", &["http://nginx.lab/admin"], named)?;
     until(lab, "web", &["http://nginx.lab/admin/x?y"], named)?;
     until(lab, "web", &["http://nginx.lab/administrator"], "200")?;
     until(lab, "stranger", &["http://nginx.lab/admin"], "403 authorization-denied")?;
-    // Every value counts: a harmless first line hides nothing.
+    // Every value counts: a harmless first line does not hide a second one.
     let roles = ["-H", "x-role: user", "-H", "x-role: guest", "http://nginx.lab/"];
     until(lab, "web", &roles, named)?;
     until(lab, "web", &["-H", "x-role: user, guest", "http://nginx.lab/"], named)?;
     until(lab, "web", &["-H", "x-role: user", "http://nginx.lab/"], "200")?;
-    // WSGI, CGI and PHP take it for x-role.
+    // WSGI, CGI and PHP convert it to x-role.
     until(lab, "web", &["-H", "x_role: guest", "http://nginx.lab/"], named)?;
-    // Some servers raise the method.
+    // Some servers convert the method to upper case.
     for method in ["DELETE", "delete", "DeLeTe"] {
         until(lab, "web", &["-X", method, "http://nginx.lab/"], named)?;
     }
-    // It asks about every path.
+    // `OPTIONS *` concerns every path.
     let server = ["-X", "OPTIONS", "--request-target", "*", "http://nginx.lab"];
     until(lab, "cart", &server, "403 authorization-denied; policy=lab/all-paths")
 }
 
-/// Spellings of `/admin` that were ways around the policies of other meshes: CVE-2020-8595 (exact
-/// paths and queries), CVE-2021-31920 (`//`, `%2F`), CVE-2021-29492 (`%5C`), CVE-2021-39156 (`#`).
-fn no_spelling_of_a_path_passes(lab: &Lab) -> Result<()> {
+/// Spellings of `/admin` that circumvented the policies of other meshes: CVE-2020-8595 (exact paths and queries),
+/// CVE-2021-31920 (`//`, `%2F`), CVE-2021-29492 (`%5C`), CVE-2021-39156 (`#`).
+fn no_spelling_of_a_path_bypasses_a_policy(lab: &Lab) -> Result<()> {
     let named = "403 authorization-denied; policy=lab/no-admin";
     let ambiguous = "403 authorization-denied; reason=ambiguous-path";
     for (path, expected) in [
@@ -268,7 +268,7 @@ fn no_spelling_of_a_path_passes(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A connection of bytes is reset before the application sees any.
+/// A denied opaque connection is reset before the application receives any byte.
 fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
     let steps = [Step::Send("hello".into()), Step::Read(5)];
     let served = lab.talk("web", "echo.lab:9000", &steps)?;
@@ -283,8 +283,7 @@ fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// From proxies and from others, whatever the port is declared to carry. The server returns what it
-/// receives.
+/// For meshed and other clients, whatever the port is declared to carry. The server returns what it receives.
 fn server_names_are_read_of_every_client(lab: &Lab) -> Result<()> {
     let (good, bad) = (hello("good.example.com"), hello("bad.example.com"));
     let versions = bad.replacen("\u{3}\u{1}", "\u{3}\u{5}", 1);
@@ -305,7 +304,7 @@ fn server_names_are_read_of_every_client(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A ClientHello for this server (RFC 8446 section 4.1.2), of bytes that are text.
+/// A ClientHello for this server (RFC 8446 section 4.1.2) that consists of text bytes only.
 fn hello(name: &str) -> String {
     let vector = |body: &str| {
         let length = char::from(u8::try_from(body.len()).expect("short"));
@@ -357,7 +356,7 @@ pub(super) fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> R
     until_within(HEAR_LIMIT, lab, client, more, expected)
 }
 
-/// The same for what takes longer.
+/// The same with another limit.
 pub(super) fn until_within(
     limit: Duration,
     lab: &Lab,

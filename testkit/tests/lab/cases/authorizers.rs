@@ -23,12 +23,12 @@ use super::{Case, once};
 /// How long a command of `leno` may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How long a question may go on without its client; less than its time-out.
+/// How long a query may continue after its client has left; less than its time-out.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The token that the policy accepts.
 const GOOD: &str = "x-token: good";
-/// `leno-error` of what an authorizer denies.
+/// The `leno-error` of a denial by an authorizer.
 pub(super) const DENIED: &str = "authorization-denied; reason=external";
 
 const MESH: &str = "
@@ -107,8 +107,8 @@ metadata: {name: login, namespace: lab}
 spec: {selector: {app: login}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
 ";
 
-/// The workload `web` with its token may, and any client with that of anyone. Without one the client is told how to get
-/// one.
+/// The workload `web` is permitted with its token, and any client with the token of `anyone`. Without a token the
+/// response describes how to get one.
 const REGO: &str = r#"package envoy.authz
 
 default allow := false
@@ -161,7 +161,7 @@ allow := {
 }
 "#;
 
-/// What every policy of these tests begins with.
+/// The beginning of every policy in these tests.
 pub(super) fn asking(app: &str, rest: &str) -> String {
     format!(
         "---
@@ -211,7 +211,7 @@ pub(super) fn start(capture: Capture) -> Result<(Lab, String)> {
     Ok((lab, mesh))
 }
 
-/// A login that is asked over HTTP: with a cookie it permits, and else leads to its page.
+/// A login that is queried over HTTP: it permits requests with a cookie, and redirects others to its page.
 fn prepare(directory: &Path) -> Result<()> {
     let place = directory.display();
     fs::write(directory.join("policy.rego"), REGO)?;
@@ -235,7 +235,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("nginx.conf"), configuration)?)
 }
 
-/// What the application has seen of a request.
+/// What the application has received of a request.
 pub(super) fn seen(lab: &Lab, client: &str, more: &[&str]) -> Result<Value> {
     let curl = ["curl", "-sS", "-m", "20", "--fail-with-body"];
     let said = lab.text(client, &[&curl[..], more].concat())?;
@@ -258,13 +258,13 @@ fn over_grpc(lab: &Lab, mesh: &str) -> Result<()> {
     let unknown = format!("401 {DENIED}");
     for (client, url) in [("web", url), ("plain", "http://front-0.front.lab:8080/seen")] {
         until(lab, client, &[url], &unknown)?;
-        // What no rule is for is not asked about.
+        // The authorizer is not queried about paths without a rule.
         until(lab, client, &[&url.replace("/seen", "/other")], "200")?;
         let other = ["-H", "x-token: bad", url];
         until(lab, client, &other, &format!("403 {DENIED}"))?;
     }
     until(lab, "web", &["-H", GOOD, url], "200")?;
-    // The client's identity is a part of the question.
+    // The query contains the client's identity.
     let plain = ["-H", GOOD, "http://front-0.front.lab:8080/seen"];
     until(lab, "plain", &plain, &format!("403 {DENIED}"))?;
     the_answer_reaches_the_client(lab, url)?;
@@ -287,7 +287,7 @@ fn the_answer_reaches_the_client(lab: &Lab, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// From a proxy, by HTTP/2, and from a client without one, with a body that is larger than what a proxy holds.
+/// From a meshed client over HTTP/2, and from a client without a proxy, with a body that is larger than a proxy holds.
 fn the_application_sees_what_is_allowed(lab: &Lab, url: &str) -> Result<()> {
     let body = lab.directory().join("body");
     fs::write(&body, vec![b'x'; 300_000])?;
@@ -306,7 +306,7 @@ fn the_application_sees_what_is_allowed(lab: &Lab, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is asked about what a rule denies, and the commands say who is asked.
+/// Authorizers are not queried about requests that a rule denies, and the commands show which authorizer is queried.
 fn deny_rules_decide_before(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}{NO_ADMIN}", asking("front", BY_GRPC)))?;
     let named = "403 authorization-denied; policy=lab/no-admin";
@@ -319,7 +319,7 @@ fn deny_rules_decide_before(lab: &Lab, mesh: &str) -> Result<()> {
     }
     let after = counted(lab, "front", "external-allow")?;
     ensure!(after == before, "{before}, then {after} requests were asked about");
-    // The question goes over the mesh, as a request of the workload itself.
+    // The query passes through the mesh as a request of the workload itself.
     let page = lab.metrics("opa")?;
     let of_front = |line: &&str| {
         line.starts_with("leno_requests_total")
@@ -349,7 +349,7 @@ fn counted(lab: &Lab, workload: &str, decision: &str) -> Result<u64> {
     value.map_or(Ok(0), |value| value.trim().parse().context("a count"))
 }
 
-/// A call of gRPC has the status that stands for the answer's.
+/// A gRPC call gets the gRPC status for the answer's HTTP status.
 fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", asking("calls", BY_GRPC)))?;
     let call = |token: &str| {
@@ -372,7 +372,7 @@ fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     Ok(())
 }
 
-/// An authorizer decides on requests, so that a connection without any is denied.
+/// An authorizer decides about requests, so a connection without requests is denied.
 fn bytes_are_not_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     let steps = [Step::Send("hello".into()), Step::Read(5)];
     let talk = || lab.talk("web", "echo.lab:9000", &steps);
@@ -417,10 +417,10 @@ fn over_http(lab: &Lab, mesh: &str) -> Result<()> {
     let seen = seen(lab, "web", &[&["-d", "body"][..], &request].concat())?;
     let headers = headers(&seen);
     ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{headers}");
-    // The method, the host and the path of the request, and no header that is not to be sent.
+    // The query has the method, the host and the path of the request, and none of the headers that must not be sent.
     ensure!(headers.contains("post:front.lab:/check/seen?a=b:\""), "{headers}");
     ensure!(seen["body_len"] == 4, "{seen}");
-    // Its own failure is no denial.
+    // A failure of the authorizer is not a denial.
     let failed = "503 authorizer-failed; reason=unavailable";
     until(lab, "web", &["-H", "cookie: user=broken", url], failed)
 }
@@ -448,9 +448,9 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
         line.starts_with("leno_errors_total") && line.contains("cause=\"authorizer-failed\"")
     };
     ensure!(page.lines().any(is_failure), "no failure in\n{page}");
-    // What no authorizer is asked about goes on.
+    // Requests that no authorizer is queried about are served.
     until(lab, "web", &["http://front.lab/other"], "200")?;
-    no_client_asks_for_so_many_that_one_passes(lab, mesh)?;
+    no_flood_of_queries_lets_a_request_pass(lab, mesh)?;
     let open = asking("front", &format!("{BY_GRPC}    onFailure: Allow\n"));
     lab.edit(&format!("{mesh}{open}"))?;
     until(lab, "web", &good, "200")?;
@@ -458,7 +458,7 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     ensure!(!headers.contains("root"), "{headers}");
     lab.kill(MeshProcess::Application("opa-0"), Signal::SIGCONT)?;
     until(lab, "web", &[url], &format!("401 {DENIED}"))?;
-    // The policies of the authorizer's own workload: that denies even where failures permit.
+    // The policies of the authorizer's own workload: their denials deny the request, even if failures permit it.
     let closed = "---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -478,8 +478,8 @@ spec:
     until(lab, "web", &good, "503 authorizer-failed; reason=unavailable")
 }
 
-/// Sends requests, more than a proxy asks about at a time, and prints the answer of the first one that is refused;
-/// without any, the beginnings of all answers.
+/// Sends more requests than a proxy queries about at a time. Prints the answer of the first one that is refused; if
+/// there is none, the beginnings of all answers.
 const MANY: &str = "
 import select, socket, time
 address = socket.getaddrinfo('front.lab', 80, type=socket.SOCK_STREAM)[0][4][:2]
@@ -504,8 +504,9 @@ while asking and time.monotonic() < end:
 print(others)
 ";
 
-/// Where failures permit and the authorizer does not answer, more requests than are asked about at a time are refused.
-fn no_client_asks_for_so_many_that_one_passes(lab: &Lab, mesh: &str) -> Result<()> {
+/// If failures permit requests and the authorizer does not answer, requests beyond the limit of simultaneous queries
+/// are refused.
+fn no_flood_of_queries_lets_a_request_pass(lab: &Lab, mesh: &str) -> Result<()> {
     let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/many");
     let open = asking("front", &format!("{patient}    onFailure: Allow\n"));
     lab.edit(&format!("{mesh}{open}"))?;
@@ -516,7 +517,7 @@ fn no_client_asks_for_so_many_that_one_passes(lab: &Lab, mesh: &str) -> Result<(
     Ok(())
 }
 
-/// The authorizer does not answer, and has more time than this test gives it.
+/// The authorizer does not answer, and its time-out is longer than this test.
 fn a_question_ends_with_its_client(lab: &Lab, mesh: &str) -> Result<()> {
     let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/slow");
     lab.edit(&format!("{mesh}{}", asking("front", &patient)))?;

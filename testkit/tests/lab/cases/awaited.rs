@@ -1,4 +1,4 @@
-//! Proxies that do not come to serve: those of before serve on, and what is awaited is named.
+//! Proxies that never become ready: the old processes continue to serve, and messages name what is missing.
 //!
 //! ```text
 //! client, web ── share: node ──► one process      apart ── a sidecar
@@ -18,7 +18,7 @@ use super::{Case, once};
 
 /// How long a command may take.
 const LONG: Duration = Duration::from_secs(120);
-/// What a program that never serves runs, by which its processes are known.
+/// The command of a program that never serves; its processes are found by it.
 const NEVER: &str = "sleep 86399.5";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -28,14 +28,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Puts a program in the place of another one, as an installation does.
+/// Replaces a program by another one, as an installation does.
 fn replace(program: &Path, put: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let next = program.with_extension("next");
     put(&next)?;
     Ok(fs::rename(next, program)?)
 }
 
-/// A program in place of `leno-proxy` that does this alone.
+/// Replaces `leno-proxy` by a script.
 fn replace_by_script(program: &Path, script: &str) -> Result<()> {
     replace(program, |next| {
         fs::write(next, format!("#!/bin/sh\n{script}\n"))?;
@@ -43,7 +43,7 @@ fn replace_by_script(program: &Path, script: &str) -> Result<()> {
     })
 }
 
-/// Updates the proxies to a program that does not come to serve within the timeout; returns what is said of that.
+/// Updates the proxies to a program that does not serve within the timeout. Returns the output.
 fn update_in_vain(lab: &Lab) -> Result<String> {
     let arguments = ["--proxies", "--timeout", "30s"];
     let output = command::run(lab.leno("upgrade").args(arguments), LONG)?;
@@ -51,11 +51,11 @@ fn update_in_vain(lab: &Lab) -> Result<String> {
     Ok(String::from_utf8(output.stderr)?)
 }
 
-/// Whether processes run of the program that never serves.
+/// Whether processes of the program that never serves are running.
 fn any_that_never_serves() -> Result<bool> {
     let wanted = NEVER.replace(' ', "\0");
     for process in fs::read_dir("/proc")? {
-        // One that ends meanwhile has none.
+        // A process that ends in the meantime has no command line.
         let line = fs::read_to_string(process?.path().join("cmdline")).unwrap_or_default();
         if line.trim_end_matches('\0') == wanted {
             return Ok(true);
@@ -85,7 +85,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
         serves()?;
         let before = [lab.pid_of(GROUP)?, lab.pid_of(MeshProcess::Proxy("apart-0"))?];
 
-        // What it leaves behind ends with it, as the end of this case has it.
+        // Processes that it leaves behind end with it, as is checked at the end of this case.
         replace_by_script(&program, &format!("{NEVER} &\nexit 9"))?;
         let said = update_in_vain(&lab)?;
         for part in [
@@ -130,7 +130,7 @@ fn an_update_to_a_program_that_never_serves_is_named_and_can_be_taken_back(
     lab.explain(outcome())
 }
 
-/// The capture would take it for a proxy.
+/// The capture would treat it as a proxy.
 fn a_workload_that_runs_as_the_user_of_proxies_is_refused_and_named(
     capture: Capture,
 ) -> Result<()> {

@@ -1,4 +1,4 @@
-//! External authorizers that decide by the bodies of requests.
+//! External authorizers that decide based on the bodies of requests.
 
 use std::fs;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn by_body(body: &str) -> String {
     )
 }
 
-/// The two ways to the application: HTTP/2 between proxies, and HTTP/1 of a client without one.
+/// The two paths to the application: HTTP/2 between proxies, and HTTP/1 from a client without a proxy.
 const WAYS: [(&str, &str); 2] =
     [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
 
@@ -63,7 +63,7 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
         let much = ["-H", "x-token: bad", "-d", r#"{"amount": 500}"#, &pay];
         until(lab, client, &much, &denied)?;
         let chunked = ["-H", "transfer-encoding: chunked"];
-        // The client waits for the proxy to take the body, which the application is not asked about yet.
+        // The client waits until the proxy requests the body, before the application has received anything.
         let waiting = ["-H", "expect: 100-continue", "--expect100-timeout", "30"];
         for how in [&[][..], &chunked, &waiting] {
             for (body, expected) in [
@@ -81,7 +81,7 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
         let request = ["-H", "x-token: bad", "--data-binary", &no_text, &pay];
         let said = answered(lab, client, &request)?;
         ensure!(said == NO_TEXT, "{client}: {said:?}");
-        // Without a body it is asked about, too.
+        // The authorizer is also queried about requests without a body.
         let said = answered(lab, client, &["-H", "x-token: bad", &pay])?;
         ensure!(said == denied, "{client}: {said:?}");
         // The application gets the whole request.
@@ -89,7 +89,7 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
         let seen = seen(lab, client, &request)?;
         ensure!(seen["body_len"] == 16 && seen["method"] == "POST", "{client}: {seen}");
     }
-    // Not even where failures permit.
+    // A body that is too large is denied even if failures are permitted.
     lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}, onFailure: Allow")))?;
     let request = ["-H", "x-token: bad", "-d", &long, "http://front.lab/pay"];
     let said = answered(lab, "web", &request)?;
@@ -97,7 +97,8 @@ fn texts(lab: &Lab, mesh: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends heads without bodies, more than a proxy reads bodies at a time, from the appearance of one file to that of another.
+/// Sends heads without bodies, more than the number of bodies that a proxy reads at a time, from the appearance of one
+/// file until that of another.
 const HOLD: &str = "
 import os, socket, sys, time
 address = socket.getaddrinfo('front-0.front.lab', 8080, type=socket.SOCK_STREAM)[0][4][:2]
@@ -111,7 +112,7 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 ";
 
-/// A client whose bodies do not come leaves others room for theirs.
+/// A client whose bodies do not arrive must not block other clients' bodies.
 fn slow_ones(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}")))?;
     let denied = format!("403 {DENIED}");
@@ -121,7 +122,7 @@ fn slow_ones(lab: &Lab, mesh: &str) -> Result<()> {
     let paths = [held.display().to_string(), go.display().to_string()];
     let hold = lab.spawn("plain", &["python3", "-c", HOLD, &paths[0], &paths[1]])?;
     wait::until("the heads", LIMIT, || Ok(held.exists().then_some(())))?;
-    // Some come to each worker.
+    // Some of them reach each worker.
     for _ in 0..8 {
         let said = answered(lab, "web", &much)?;
         ensure!(said == denied, "{said:?}");

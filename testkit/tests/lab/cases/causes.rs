@@ -1,4 +1,4 @@
-//! Responses that break off: both proxies name the cause (decision 058).
+//! Truncated responses: both proxies report the cause (decision 058).
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -22,13 +22,13 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![once!(both_proxies_name_what_cuts_a_response_off)]
+    vec![once!(both_proxies_report_why_a_response_was_truncated)]
 }
 
-fn both_proxies_name_what_cuts_a_response_off(capture: Capture) -> Result<()> {
+fn both_proxies_report_why_a_response_was_truncated(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(wait::until("both responses", HEAR_LIMIT, || {
-        // curl reports that the response is not whole.
+        // curl reports that the response is incomplete.
         lab.exec("client", &["curl", "-sS", "-m", "5", "http://web:8080/"])?;
         let pages = [lab.metrics("client")?, lab.metrics("web")?];
         let counts = |page: &String, cause: &str| {

@@ -1,4 +1,4 @@
-//! Policies about the time of a client's certificate.
+//! Policies about the validity times of a client's certificate.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::reauthorization::HEAR_LIMIT;
 use super::{Case, once};
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![once!(what_an_old_certificate_was_permitted_ends)]
+    vec![once!(connections_end_when_their_certificate_is_too_old)]
 }
 
 const MESH: &str = "
@@ -37,12 +37,12 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// How long certificates hold. They are renewed when 70 % of it have passed, after this case.
+/// How long certificates are valid. They are renewed when 70 % of this has passed, which is after this case.
 const LIFETIME: Duration = Duration::from_mins(30);
-/// How long clients are permitted from the edit on, at least.
+/// How long clients are permitted after the edit, at least.
 const PERMITTED: Duration = Duration::from_secs(25);
 
-/// Permits clients whose certificates hold that much longer.
+/// Permits clients whose certificates are valid for at least this much longer.
 fn policy(left: Duration) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
@@ -52,7 +52,7 @@ fn policy(left: Duration) -> String {
     )
 }
 
-fn what_an_old_certificate_was_permitted_ends(capture: Capture) -> Result<()> {
+fn connections_end_when_their_certificate_is_too_old(capture: Capture) -> Result<()> {
     let options = LabOptions { cert_lifetime: Some(LIFETIME), ..LabOptions::new(capture) };
     let before_issue = Instant::now();
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
@@ -84,19 +84,19 @@ fn ages(lab: &Lab, before_issue: Instant) -> Result<()> {
             return Ok(None);
         }
         ensure!(said.starts_with("403 authorization-denied"), "{said}");
-        // Certificates count whole seconds.
+        // The times in certificates are whole seconds.
         let after = edited.elapsed();
         ensure!(after + Duration::from_secs(2) >= PERMITTED, "denied after {after:?}");
         Ok(Some(()))
     })?;
     println!("{permitted} requests were permitted before");
-    // What is in progress ends as well, with no policy changed.
+    // Connections in progress end as well, although no policy has changed.
     open.finish(HEAR_LIMIT)?;
     let line = "leno_authorization_total{decision=\"end\",policy=\"not-allowed\"}";
     wait::until("the end to be counted", HEAR_LIMIT, || {
         Ok(lab.metrics("echo")?.contains(line).then_some(()))
     })?;
-    // A new certificate is permitted, for a while alone, which a machine under load may miss.
+    // A new certificate is permitted only for a while, which a loaded machine may miss.
     let window = issued_within + PERMITTED;
     wait::until("a new certificate to be permitted", 8 * HEAR_LIMIT, || {
         let before = lab.status()?.instance("web-0")?.proxy_restarts;

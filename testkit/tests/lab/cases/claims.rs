@@ -1,4 +1,4 @@
-//! Claims of tokens that applications get as headers, and keys in a ConfigMap.
+//! Claims of tokens that are passed to applications in headers, and keys in a ConfigMap.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ── Authorization: Bearer ..., forged headers ──► front (HTTP)
@@ -14,8 +14,8 @@ use super::authorizers::seen;
 use super::tokens::{ISSUER, KEY_ID, MESH, bearer, claims, key, key_set, sign, token};
 use super::{Case, once};
 
-/// Users are known by their tokens; `/seen?open` is for all clients. The last policy is for a header that clients
-/// cannot set.
+/// Users are identified by their tokens; `/seen?open` permits all clients. The last policy matches a header that
+/// clients cannot set.
 const POLICIES: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -44,10 +44,10 @@ spec:
   - to: [{methods: [DELETE], headers: [{name: x-user, values: [root]}]}]
 ";
 
-/// An issuer whose tokens come in another header.
+/// An issuer whose tokens are in another header.
 const GUESTS: &str = "https://guests.example.com";
 
-/// What clients send in place of what a token says.
+/// Headers that clients forge to imitate claims of a token.
 const FORGED: [&str; 6] = ["-H", "X-User: root", "-H", "x_user: root", "-H", "x.groups: root"];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -74,7 +74,7 @@ fn run(lab: &Lab) -> Result<()> {
     };
     let policies = POLICIES.replace("@ISSUER@", ISSUER).replace("@GUESTS@", GUESTS);
     let ann = by_key(&json!({"realm": {"groups": ["dev", "ops"]}}))?;
-    // There is no such ConfigMap yet.
+    // The ConfigMap does not exist yet.
     lab.edit(&format!("{MESH}{policies}"))?;
     let no_key = "401 authorization-denied; reason=token-key";
     until(lab, "web", &["-H", &ann, "http://front.lab/seen"], no_key)?;
@@ -88,27 +88,27 @@ fn run(lab: &Lab) -> Result<()> {
         let tricky = by_key(&json!({"realm": {"groups": ["dev,admin"]}}))?;
         let headers = self::headers(lab, client, &["-H", &tricky, url])?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("groups\""), "{headers}");
-        // What another policy permits without a token has none of these headers; with one it has them.
+        // A request that another policy permits without a token has none of these headers; with a token it has them.
         let headers = self::headers(lab, client, &["-X", "PUT", url])?;
         ensure!(!headers.contains("user\"") && !headers.contains("root"), "{client}: {headers}");
         let headers = self::headers(lab, client, &["-X", "PUT", "-H", &ann, url])?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
-        // A connection that names the header does not keep it from the application.
+        // A client cannot remove the header by naming it in `Connection`.
         let named = ["-H", "connection: x-user", "-H", &ann, url];
         let headers = self::headers(lab, client, &named)?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
         guests_are_no_users(lab, (client, url), &key)?;
-        // No rule believes it of a client.
+        // No rule trusts this header if the client has set it.
         let said = answered(lab, client, &["-X", "DELETE", "-H", "x-user: root", url])?;
         ensure!(said == "401 authorization-denied; reason=token-missing", "{client}: {said}");
     }
-    // The ConfigMap has the keys of another issuer now.
+    // The ConfigMap contains the keys of another issuer now.
     lab.edit(&format!("{MESH}{policies}{}", keys(&self::key()?)))?;
     let signature = "401 authorization-denied; reason=token-signature";
     until(lab, "web", &["-H", &ann, "http://front.lab/seen"], signature)
 }
 
-/// A token that a worker knows already is no token of an issuer whose tokens come in another header.
+/// A token that a worker has already verified is not valid in the header of another issuer.
 fn guests_are_no_users(lab: &Lab, (client, url): (&str, &str), key: &EcdsaKeyPair) -> Result<()> {
     let claims = claims(&json!({"iss": GUESTS, "sub": "eve"}))?;
     let guest = token(KEY_ID, &claims, |text| sign(key, text));
@@ -123,7 +123,7 @@ fn guests_are_no_users(lab: &Lab, (client, url): (&str, &str), key: &EcdsaKeyPai
 
 const DIRECT: &str = "http://front-0.front.lab:8080/seen";
 
-/// The headers that the application has seen of a request, among them forged ones.
+/// The headers of a request, some of them forged, as the application received them.
 fn headers(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
     let seen = seen(lab, client, &[more, &FORGED].concat())?;
     let headers = seen["headers"].as_array().context("the headers")?;

@@ -44,7 +44,7 @@ spec:
   rules: [{to: [{methods: [CONNECT]}]}]
 ";
 
-/// Late responses are hedged, for all methods.
+/// Requests whose responses are late are hedged, for all methods.
 const HEDGED: &str = "
 ---
 apiVersion: leno.dev/v1alpha1

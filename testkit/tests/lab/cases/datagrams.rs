@@ -1,5 +1,5 @@
-//! Datagrams of UDP that proxies carry: encrypted on the bridge, of known clients, under policies, and as applications see
-//! them.
+//! UDP datagrams through proxies: they are encrypted on the bridge, clients are identified, policies apply, and
+//! applications see the expected addresses.
 
 use std::io::{ErrorKind, Read as _};
 use std::time::{Duration, Instant};
@@ -22,23 +22,24 @@ pub(super) fn cases() -> Vec<Case> {
         once!(datagrams_go_on_while_proxies_are_replaced),
         once!(datagrams_go_on_while_workloads_change_their_mode),
         once!(datagrams_go_on_while_a_neighbour_floods_their_port),
-        once!(a_workload_that_does_not_ask_has_nothing_of_datagrams),
+        once!(datagrams_are_carried_only_for_workloads_with_the_annotation),
         once!(datagrams_of_dns_are_carried_where_a_workload_asks),
     ]
 }
 
-/// In every datagram that a meshed client sends.
+/// Contained in every datagram of a meshed client.
 const MARKER: &str = "leno-datagram-4711";
-/// All protocols of Ethernet (`ETH_P_ALL`), in the order of the network.
+/// All Ethernet protocols (`ETH_P_ALL`), in network byte order.
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
-/// Where proxies take QUIC.
+/// The port on which proxies accept QUIC.
 const QUIC_PORT: u16 = 15008;
-/// Within it a proxy that was killed is noticed, which takes ten seconds, and the next one is asked, on a loaded machine.
+/// Within this time a killed proxy is noticed, which takes ten seconds, and the next one is queried, on a loaded
+/// machine.
 const NOTICED: Duration = Duration::from_secs(20);
-/// Most datagrams of [`STEADY`] in a row that are lost: half of those that it sends until a connection has been silent for too long,
-/// and more than are sent until a packet of a handshake is sent again.
+/// Most datagrams of [`STEADY`] that may be lost in a row: half of those that are sent until a connection counts as
+/// dead, and more than are sent until a handshake packet is retransmitted.
 const MOST_LOST: usize = 500;
-/// How long a changed policy, or the next proxy, may take.
+/// How long a policy change, or the start of the next proxy, may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const MESH: &str = r#"
@@ -76,8 +77,8 @@ metadata: {name: front, namespace: lab}
 spec: {selector: {app: echo}, ports: [{port: 70, targetPort: 7000, protocol: UDP, appProtocol: leno.dev/udp}]}
 "#;
 
-/// Sends datagrams and waits a second for each answer; prints how many came as they were sent, whether all came from where they
-/// were sent to, and the last answer.
+/// Sends datagrams and waits up to a second for each answer. Prints how many came back unchanged, whether all came from
+/// the address to which they were sent, and the last answer.
 const CLIENT: &str = r#"
 import socket, sys
 family, connects, host, port, count, payload = sys.argv[1:7]
@@ -136,7 +137,7 @@ fn strict(capture: Capture) -> LabOptions {
     LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) }
 }
 
-/// Every frame of the bridge from now on.
+/// Opens a socket that receives every frame on the bridge from now on.
 fn listen(lab: &Lab) -> Result<Socket> {
     netns::inside(&lab.switch()?, || {
         let every = Some(Protocol::from(ALL_PROTOCOLS));
@@ -175,7 +176,7 @@ fn cross(lab: &Lab) -> Result<()> {
     for family in ["4", "6"] {
         let own = status.address("echo-0", family == "6")?.to_string();
         for connects in ["connect", "unconnected"] {
-            // The implied Service, one with a port of its own, and the instance itself.
+            // The implied Service, a Service with another port, and the instance itself.
             for to in [("echo", 7000), ("front", 70), (&*own, 7000)] {
                 let case = || format!("IPv{family}, {connects}, {to:?}");
                 let said = send(lab, "client", (family, connects), to, (20, MARKER))?;
@@ -192,11 +193,11 @@ fn cross(lab: &Lab) -> Result<()> {
     // The application sees the stand-in address.
     let who = send(lab, "client", ("4", "connect"), ("echo", 7000), (1, "who"))?;
     ensure!(who.last == "::ffff:192.0.0.8", "the application sees {}", who.last);
-    // A client without a proxy gets nothing, at any port, and none of its datagrams reaches the application.
+    // A client without a proxy gets no answer on any port, and none of its datagrams reaches the application.
     let own = status.address("echo-0", false)?.to_string();
     let said = send(lab, "plain", ("4", "unconnected"), (&own, 7000), (3, "plain"))?;
     ensure!(said.came == 0, "strict served datagrams in plaintext");
-    // Larger than the path allows.
+    // Larger than the path permits.
     let large = "x".repeat(1800);
     let said = send(lab, "client", ("4", "connect"), ("echo", 7000), (1, &large))?;
     ensure!(said.came == 0, "{}", said.last);
@@ -293,8 +294,9 @@ fn leave(lab: &Lab) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)
 }
 
-/// Sends a numbered datagram every 10 ms from one connected socket until a file is there; prints how many were sent, how many came
-/// back, how many in a row did not at most, and the errors that the socket has reported. How many have come is in a second file.
+/// Sends a numbered datagram every 10 ms from one connected socket until a file exists. Prints how many were sent, how
+/// many came back, the longest row of lost ones, and the socket's errors. A second file contains how many have come
+/// back so far.
 const STEADY: &str = r#"
 import os, socket, sys, time
 host, port, over, answers = sys.argv[1:5]
@@ -360,7 +362,7 @@ fn modes_change(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Has a client send and be answered while each of three steps is taken. No flow may stand still.
+/// A client sends and gets answers while each of three steps is performed. No flow may stall.
 fn goes_on(lab: &Lab, step: impl Fn(usize) -> Result<()>) -> Result<()> {
     until(lab, "client", ("echo", 7000), true)?;
     let over = lab.directory().join("over");
@@ -404,7 +406,8 @@ fn goes_on(lab: &Lab, step: impl Fn(usize) -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-/// Sends packets of a file of hexadecimal lines, each as it is and with another number of a connection, and noise, for some seconds.
+/// Sends packets from a file of hexadecimal lines for some seconds, each unchanged and with another connection ID, and
+/// random noise.
 const FLOOD: &str = r#"
 import os, random, socket, sys, time
 host, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -434,7 +437,7 @@ fn datagrams_go_on_while_a_neighbour_floods_their_port(capture: Capture) -> Resu
 fn flooded(lab: &Lab) -> Result<()> {
     let frames = listen(lab)?;
     until(lab, "client", ("echo", 7000), true)?;
-    // What the handshake of a client begins with: the packets of QUIC with a long header.
+    // The first packets of a client's handshake: QUIC packets with a long header.
     let quic = QUIC_PORT.to_be_bytes();
     let heard = heard(frames)?;
     let initials = heard.iter().filter_map(|frame| {
@@ -448,7 +451,7 @@ fn flooded(lab: &Lab) -> Result<()> {
     let port = QUIC_PORT.to_string();
     let command = ["python3", "-c", FLOOD, &own, &port, "8", &initials.join(",")];
     let flood = lab.spawn("plain", &command)?;
-    // A flow that is open, and one of a client that begins meanwhile.
+    // A flow that is open, and one of a client that begins during the flood.
     let said = send(lab, "client", ("4", "connect"), ("echo", 7000), (100, MARKER))?;
     ensure!(said.came >= 90, "{} of 100 came: {}", said.came, said.last);
     let began = Instant::now();
@@ -466,7 +469,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn a_workload_that_does_not_ask_has_nothing_of_datagrams(capture: Capture) -> Result<()> {
+fn datagrams_are_carried_only_for_workloads_with_the_annotation(capture: Capture) -> Result<()> {
     let documents = MESH.replace(
         "{name: other, namespace: lab}",
         "{name: other, namespace: lab, annotations: {leno.dev/udp: 'off'}}",
@@ -487,7 +490,7 @@ fn has_nothing(lab: &Lab) -> Result<()> {
     let metrics = lab.metrics("other")?;
     ensure!(!metrics.contains("leno_datagram"), "{metrics}");
     reference_is_true(&[&lab.metrics("client")?], |name| name.starts_with("leno_datagram"))?;
-    // What it sends is in plaintext, which the server drops, and an unmeshed one gets.
+    // It sends plaintext, which a strict server drops and an unmeshed one receives.
     let said = send(lab, "other", ("4", "unconnected"), ("echo", 7000), (2, "plain"))?;
     ensure!(said.came == 0, "strict served datagrams in plaintext");
     let plain = lab.status()?.address("plain-0", false)?.to_string();
@@ -510,7 +513,7 @@ fn dns(lab: &Lab) -> Result<()> {
         let opened = "leno_datagram_flows_total{direction=\"outbound\",result=\"outside\"} ";
         Ok(metrics.lines().any(|line| line.strip_prefix(opened).is_some_and(|count| count != "0")))
     };
-    // The name server of the mesh is excluded from capture; another one may be anywhere.
+    // The mesh's own name server is excluded from capture; another one may have any address.
     let plain = lab.status()?.address("plain-0", false)?.to_string();
     for who in ["client", "other"] {
         until(lab, who, ("echo", 7000), true)?;

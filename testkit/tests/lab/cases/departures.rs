@@ -1,4 +1,4 @@
-//! A client that leaves, as the kernel tells its proxy under each backend.
+//! A client that leaves: how the kernel reports it to the client's proxy with each capture backend.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -28,14 +28,14 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// How long the server takes.
+/// How long the server takes to answer.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The proxy asks the kernel within an eighth of the time since the client's FIN; it would examine a silent connection after
-/// four seconds.
+/// After the client's FIN, the proxy queries the kernel in waits of an eighth of the elapsed time. Otherwise it would
+/// examine a silent connection only after four seconds.
 const NOTICED: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The second step of the client, by which it closes what it had only shut down, sends nothing.
+/// The client first shuts down its sending direction. When it then closes its socket, nothing is sent.
 fn a_client_that_leaves_after_its_end_ends_its_request(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     let outcome = || -> Result<()> {

@@ -1,4 +1,4 @@
-//! Pieces of the mesh that stop or die under load.
+//! Parts of the mesh that stop or die under load.
 
 use std::path::Path;
 use std::process::Command;
@@ -57,8 +57,8 @@ fn load_for(seconds: &str) -> [&str; 8] {
     ["--url", url, "--rate", "200", "--connections", "8", "--duration", seconds]
 }
 
-/// So many requests were due, and all but so many of those that were sent were answered. A machine that has no time to send a
-/// request in its second loses none.
+/// Checks that `due` requests were due, and that at most `most` of those that were sent failed. Requests that the
+/// machine had no time to send are not lost.
 fn none_lost(report: &Report, (due, most): (u64, u64)) -> Result<()> {
     ensure!(report.requests == due && report.errors < due, "{report:?}");
     ensure!(report.errors - report.unsent() <= most, "{report:?}");
@@ -87,7 +87,7 @@ fn echoes(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The client's next proxy prefetches what the client has used.
+/// The client's next proxy prefetches the services that the client has used.
 fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
@@ -149,8 +149,8 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     none_lost(&lab.load("client", &load_for("1s"))?.finish()?, (200, 0))
 }
 
-/// All proxies and the control plane at once. Requests that are under way fail, and those of the time without a proxy;
-/// once the proxies are back, with new certificates of the new control plane, no request fails.
+/// All proxies and the control plane are killed at once. Requests in progress fail, and so do those that begin while
+/// there is no proxy. Once the proxies are back, with certificates of the new control plane, no request fails.
 fn all_killed(lab: &Lab) -> Result<()> {
     const PROXIES: [&str; 5] = ["client-0", "web-0", "web-1", "web-2", "echo-0"];
     let restarts = |status: &Status| -> Result<Vec<u32>> {
@@ -173,7 +173,7 @@ fn all_killed(lab: &Lab) -> Result<()> {
     echoes(lab)
 }
 
-/// Does something while the client sends requests, three seconds at a time. The last of these begin afterwards.
+/// Runs `work` while the client sends requests, for three seconds at a time. The last of these begin after `work`.
 fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Vec<Report>> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -194,10 +194,10 @@ fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Vec<Report
     })
 }
 
-/// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is down. A node proxy's
-/// listeners are its brokers', the next of which starts at once, so that connections wait for the process.
+/// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is not running. A node
+/// proxy's listeners belong to its brokers; the next process starts at once, so connections wait for it.
 fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
-    /// The exit status of a curl that cannot connect, and of one that has no response in its time.
+    /// The exit status of curl if it cannot connect, and if it gets no response in time.
     const COULD_NOT_CONNECT: i32 = 7;
     const NO_RESPONSE: i32 = 28;
     const ENDS_WITHIN: Duration = Duration::from_secs(90);
@@ -219,7 +219,7 @@ fn no_connection_gets_past_a_missing_proxy(capture: Capture) -> Result<()> {
         }
         let pids = killed.iter().map(|piece| lab.pid_of(*piece)).collect::<Result<Vec<u32>>>()?;
         lab.kill_all(&killed, Signal::SIGKILL)?;
-        // A process that a signal ends still accepts connections until the kernel has closed its listeners.
+        // A process that is being killed still accepts connections until the kernel has closed its listeners.
         let runs = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
         wait::until("the end of the proxies", ENDS_WITHIN, || {
             Ok((!pids.iter().any(runs)).then_some(()))
@@ -273,8 +273,9 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     lab.explain(rotation())
 }
 
-/// The links of a server of HTTP and of one of bytes are cut under load, without a FIN or a reset. Requests in progress end,
-/// those with a deadline by it, as do upgraded connections and those of bytes; later requests are served by the other servers.
+/// The links of an HTTP server and of a TCP server are cut under load, without a FIN or a reset. Requests in progress
+/// end (those with a deadline, at the deadline), as do upgraded and opaque connections. Later requests are served by
+/// the other servers.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     let bounded = MESH.to_owned() + BOUNDED;
     let lab = Lab::start(&LabOptions::new(capture), &bounded, |_| Ok(()))?;
@@ -327,7 +328,7 @@ fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     lab.explain(cut())
 }
 
-/// The servers of `web` with a deadline, which is shorter than it takes to notice that one of them is gone.
+/// The servers of `web` with a deadline that is shorter than the time to notice that one of them is gone.
 const BOUNDED: &str = "---
 apiVersion: v1
 kind: Service
@@ -342,10 +343,11 @@ spec:
   timeouts: {request: 10s}
 ";
 
-/// How long parallel requests may take together; each of them gives up before.
+/// How long parallel requests may take together; each of them times out earlier.
 const BURST_LIMIT: Duration = Duration::from_secs(90);
 
-/// Parallel requests, of which the proxy sends a part to each server; a line with status, seconds and `leno-error` each.
+/// Parallel requests, which the proxy distributes among the servers. Prints a line for each with status, seconds and
+/// `leno-error`.
 fn burst(service: &str) -> String {
     format!(
         "for i in $(seq 24); do curl -s -o /dev/null -m 50 -w '%{{http_code}} %{{time_total}} %header{{leno-error}}\n' \
@@ -357,7 +359,8 @@ fn at_once(lab: &Lab, service: &str) -> Result<String> {
     lab.text("client", &["bash", "-c", &burst(service)])
 }
 
-/// Each request was answered: by a server, by the deadline of its policy, or since its connection was found dead.
+/// Checks that each request was answered: by a server, at the deadline of its policy, or because its connection was
+/// found dead.
 fn none_hung(lines: &str, service: &str) -> Result<()> {
     /// Seconds; the proxy takes up to 15, and every other timeout is longer than this.
     const NOTICED: f64 = 40.0;

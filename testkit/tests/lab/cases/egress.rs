@@ -11,7 +11,7 @@ use super::{Case, alone};
 use crate::outside::{ADDRESS, Outside};
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(what_the_mesh_does_not_know_is_refused_by_one_line)]
+    vec![alone!(egress_to_unknown_destinations_is_denied_by_one_annotation)]
 }
 
 /// How long a change of the file may take to reach the proxies.
@@ -39,7 +39,7 @@ fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
-fn what_the_mesh_does_not_know_is_refused_by_one_line(capture: Capture) -> Result<()> {
+fn egress_to_unknown_destinations_is_denied_by_one_annotation(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), &documents("{}"), |_| Ok(()))?;
     let mut outside = Outside::beside(&lab)?;
     outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80"])?;

@@ -101,7 +101,8 @@ fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Payloa
     let mut begun: BTreeMap<_, PayloadKind> = BTreeMap::new();
     let mut started: BTreeMap<(SocketAddr, SocketAddr), u32> = BTreeMap::new();
     for s in segments {
-        // What a process sends to its own address does not pass the bridge: the observer reads metrics of the kernel's flows.
+        // Packets from an address to itself do not cross the bridge: the observer of kernel flows reads its metrics
+        // with them.
         if s.from.port() == ADMIN_PORT || s.to.port() == ADMIN_PORT || s.from.ip() == s.to.ip() {
             continue;
         }

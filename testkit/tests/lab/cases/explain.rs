@@ -84,7 +84,10 @@ const QUESTIONS: [(&str, &[&str]); 21] = [
 ];
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![once!(what_explain_says_is_what_happens), once!(up_warns_of_what_analyze_finds)]
+    vec![
+        once!(requests_have_the_outcome_that_explain_predicts),
+        once!(up_warns_of_what_analyze_finds),
+    ]
 }
 
 fn documents() -> String {
@@ -92,8 +95,8 @@ fn documents() -> String {
     format!("{MESH}{}{guest}", route("all", "lab", RULES))
 }
 
-/// Every question is put to the mesh and to its file, and then the request is sent.
-fn what_explain_says_is_what_happens(capture: Capture) -> Result<()> {
+/// Each question is answered from the mesh and from its file, and then the request is sent.
+fn requests_have_the_outcome_that_explain_predicts(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {
         until_answered(&lab, "client", &["http://web/v1"], "200 v1")?;

@@ -15,7 +15,7 @@ use super::{Case, alone};
 use crate::outside::{ADDRESS, Outside};
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(what_has_a_name_outside_is_a_service_over_tls)]
+    vec![alone!(an_external_name_is_a_service_over_tls)]
 }
 
 /// How long a change may take; the TTL of DNS answers is one second.
@@ -159,7 +159,7 @@ fn comes(lab: &Lab, url: &str, expected: &str) -> Result<()> {
     Ok(())
 }
 
-fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()> {
+fn an_external_name_is_a_service_over_tls(capture: Capture) -> Result<()> {
     let files = tempfile::tempdir()?;
     let resolver = Resolver::start()?;
     let at = |address: &str| -> Result<DnsAnswer> {

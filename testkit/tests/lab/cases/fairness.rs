@@ -1,4 +1,4 @@
-//! Workloads of one node proxy that flood it, keep it busy, or keep a thread of it from coming round, and those beside them.
+//! Workloads of one node proxy that flood it, keep it busy, or block one of its threads, and the workloads beside them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::node::{
 };
 use super::{Case, once};
 
-/// Workloads of the same process that only run what a case starts in them.
+/// Workloads of the same process that run only what a case starts in them.
 const NEIGHBOURS: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -45,7 +45,7 @@ while not os.path.exists(sys.argv[1]):
 print(opened)
 ";
 
-/// Asks for large bodies and reads none of them, until a file appears.
+/// Requests large bodies and reads none of them, until a file appears.
 const MUTE: &str = "
 import os, socket, sys, time
 held = []
@@ -73,7 +73,7 @@ fn start(options: &LabOptions, mesh: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// What `leno ps` has of the proxy of an instance.
+/// The output of `leno ps` for the proxy of an instance.
 fn proxy(lab: &Lab, instance: &str) -> Result<serde_json::Value> {
     let shown = command::run(lab.leno("ps").args(["-o", "json"]), LIMIT)?;
     let rows: serde_json::Value = serde_json::from_slice(&shown.stdout)?;
@@ -85,7 +85,7 @@ fn proxy(lab: &Lab, instance: &str) -> Result<serde_json::Value> {
 fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
     capture: Capture,
 ) -> Result<()> {
-    // So little that it uses more beside many others, and more than one that is idle.
+    // Low enough that the instance exceeds it beside many others, and higher than the use of an idle one.
     let promote = Some(("2s", "4"));
     let options = LabOptions { mtls: Some("strict"), promote, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{GUEST}"))?;
@@ -99,7 +99,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
                 Ok((lab.log().matches(&line).count() >= times).then_some(()))
             })
         };
-        // As many as it takes.
+        // As many requests as the server answers.
         let requests =
             under_load_of(&lab, (&["client-0"], "http://web:8080/"), &["--rate", "max"], || {
                 served("client-0", "workload.lab.client-0", 1)?;
@@ -115,7 +115,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
                 Ok(())
             })?;
         ensure!(requests > 0);
-        // Quiet for long, both share the process again, which has the stream all the time.
+        // After both have been quiet for long, they share the process again, which has kept the stream all the time.
         served("client-0", "node", 1)?;
         served("web-0", "node", 1)?;
         ensure!(status(&lab, "/")? == "200");
@@ -134,7 +134,7 @@ fn a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut(
 fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
     capture: Capture,
 ) -> Result<()> {
-    // By the options none is promoted.
+    // With these options no instance is promoted.
     let options = LabOptions { promote: Some(("never", "4")), ..LabOptions::new(capture) };
     let client = |after: &str| {
         let own = format!("leno.dev/share: node, leno.dev/promote-after: {after}");
@@ -150,7 +150,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
             said("client-0 is served by node proxy workload.lab.client-0 now")?;
             let shown = proxy(&lab, "client-0")?;
             ensure!(shown["promoted"] == true, "{shown}");
-            // It serves the same requests, and was to be left alone.
+            // It serves the same requests, but its annotation excludes it.
             let shown = proxy(&lab, "web-0")?;
             ensure!(shown["promoted"] == false && shown["group"] == "node", "{shown}");
             lab.edit(&client("'off'"))?;
@@ -166,7 +166,7 @@ fn which_busy_workloads_get_a_process_of_their_own_is_an_annotation(
     lab.explain(outcome())
 }
 
-/// The thread of an instance's connections.
+/// The id of the thread that serves an instance's connections.
 pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
@@ -177,7 +177,7 @@ pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     anyhow::bail!("no thread {name}")
 }
 
-/// A thread cannot be ended: what it has waits for it, and what is new goes elsewhere.
+/// A thread cannot be ended: its connections wait for it, and new ones are served elsewhere.
 fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     capture: Capture,
 ) -> Result<()> {
@@ -192,7 +192,7 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         let of_guest = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         let of_client = stream(&lab, &file("begun too"), &file("go"))?;
         let stopped = StoppedThreads::of(&[thread(process, "w:lab/guest-0")?])?;
-        // It waits for another thread.
+        // The workload is served by another thread.
         echoes_again(&lab)?;
         ensure!(lab.log().contains("guest-0 in the proxy of group node has stalled"));
         ensure!(gauge(&lab, "guest", "leno_worker_stalls_total")? == 1.0);
@@ -200,14 +200,14 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         ensure!(status(&lab, "/")? == "200");
         stopped.resume()?;
         fs::write(file("go"), "")?;
-        // Of the thread that stood still.
+        // The streams of the thread that was stopped.
         has_nothing_lost(of_guest)?;
         has_nothing_lost(of_client)?;
         ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
         for name in ["client-0", "web-0"] {
             ensure!(lab.status()?.instance(name)?.proxy_restarts == 0, "{name} was interrupted");
         }
-        // With what it had it ends: one thread of the process, and one of each member.
+        // The thread ends when its connections have: one thread of the process remains, and one for each member.
         wait::until("the end of the guest's former threads", LIMIT, || {
             Ok((fs::read_dir(format!("/proc/{process}/task"))?.count() == 4).then_some(()))
         })?;
@@ -232,7 +232,7 @@ fn counted(lab: &Lab, who: &str, name: &str, label: &str) -> Result<f64> {
 fn workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_served(
     capture: Capture,
 ) -> Result<()> {
-    // Far below what python opens on any machine.
+    // Far below the rate at which Python opens connections on any machine.
     let connection_rate = Some("25");
     let options = LabOptions { mtls: Some("strict"), connection_rate, ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{NEIGHBOURS}"))?;
@@ -288,7 +288,7 @@ fn workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_ser
     lab.explain(outcome())
 }
 
-/// The limit of memory of the process, of the control group that is its own.
+/// The memory limit of a process, from its own control group.
 fn limit_of_memory(process: u32) -> Result<u64> {
     let groups = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;

@@ -1,4 +1,4 @@
-//! Workloads of another trust domain are clients with identities of their own, by its trust bundle.
+//! Workloads of another trust domain are clients with their own identities, which are verified with its trust bundle.
 //!
 //! ```text
 //! bundle.json ──► control plane ──► proxy of web
@@ -62,13 +62,14 @@ fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(
         wait::until("the friend's first answer", LIMIT, || {
             Ok(ask(&near, FRIEND)?.contains(" 200 ").then_some(()))
         })?;
-        // Another identity of the same trust domain, and one whose account has the name that the policy permits here.
+        // Another identity of the same trust domain, and one whose account has the name that the policy permits in this
+        // mesh.
         for id in ["spiffe://near.example/ns/shop/sa/other", "spiffe://near.example/ns/lab/sa/own"]
         {
             let said = ask(&near, id)?;
             ensure!(said.contains(" 403 "), "{id}: {said}");
         }
-        // Its authority proves no identity of this mesh, nor does a third one prove any.
+        // Its authority cannot prove an identity of this mesh, and a third authority cannot prove any.
         for (authority, id) in [
             (&near, "spiffe://cluster.local/ns/lab/sa/own"),
             (&far, FRIEND),
@@ -79,7 +80,7 @@ fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(
         }
         let shown = command::text(&mut lab.leno("identity"), LIMIT)?;
         ensure!(shown.contains("FEDERATED near.example"), "{shown}");
-        // A new root counts without a restart, and a file that is none changes nothing.
+        // A new root is used without a restart, and an invalid file changes nothing.
         fs::write(&bundle, "{")?;
         wait::until("the broken bundle to be reported", LIMIT, || {
             Ok(lab.log().contains("a trust bundle cannot be read").then_some(()))
@@ -119,7 +120,7 @@ impl Authority {
         Ok(made)
     }
 
-    /// A command that makes a key, and a certificate of it.
+    /// A command that creates a key, and a certificate for it.
     fn request(
         &self,
         (key, certificate): (&Path, &Path),
@@ -146,7 +147,7 @@ impl Authority {
         Ok(serde_json::to_string(&set)?)
     }
 
-    /// What `web` answers a client with a certificate of `id`, or the alert of TLS.
+    /// The response of `web` to a client with a certificate of `id`, or the TLS alert.
     fn ask(&self, lab: &Lab, id: &str) -> Result<String> {
         let (key, certificate) =
             (lab.directory().join("leaf.key"), lab.directory().join("leaf.crt"));

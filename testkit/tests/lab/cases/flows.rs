@@ -1,4 +1,4 @@
-//! What the kernel counts of connections, against what clients report, with proxies between.
+//! Compares the kernel's counts of connections with the reports of clients, with proxies in between.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,12 +17,13 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Requests of a client unless `LENO_PARITY_REQUESTS` is set: enough that a lost or doubled reading shows.
+/// Requests of a client unless `LENO_PARITY_REQUESTS` is set: enough that a lost or repeated sample is visible.
 const REQUESTS: usize = 3_000;
-/// What the load generator sends in a second unless `LENO_PARITY_RATE` is set, and for how long at once.
+/// Requests that the load generator sends per second unless `LENO_PARITY_RATE` is set, and the length of one run in
+/// seconds.
 const RATE: usize = 500;
 const PART_S: usize = 60;
-/// What a client of TCP sends at once, and gets back.
+/// How many bytes a TCP client sends at once, and gets back.
 const MESSAGE: usize = 100;
 
 /// How many requests a client sends.
@@ -78,7 +79,7 @@ spec:
   ports: [{name: echo, port: 7000, appProtocol: tcp}]
 ";
 
-/// The sum of the rows of this name with all these labels. The bridge reads them, so that reading adds no
+/// The sum of the rows with this name and all these labels. They are read on the bridge, so that reading adds no
 /// connection of a workload.
 pub(super) fn metric(lab: &Lab, name: &str, labels: &[&str]) -> Result<u64> {
     let switch = lab.switch()?;
@@ -102,7 +103,7 @@ fn sum_of(text: &str, name: &str, labels: &[&str]) -> Result<u64> {
 }
 
 fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Result<()> {
-    // What two workloads of one process have in memory is not the kernel's to count.
+    // The kernel cannot count what two workloads of one process exchange in memory.
     let options = LabOptions { one_pass: false, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, TWO, |_| Ok(()))?;
     let of_client = ["workload=\"client\"", "role=\"client\"", "socket=\"application\""];
@@ -133,14 +134,15 @@ fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Resul
         [of(bytes, "direction=\"sent\"")?, of(bytes, "direction=\"received\"")?, of(opened, "")?];
     let reported = [sums[0], sums[1] + sums[2], sums[3]];
     ensure!(counted == reported, "the kernel counted {counted:?}, curl reported {reported:?}");
-    // The leg between the proxies has the names of both workloads.
+    // Both workloads are named for the connection between the proxies.
     let between = ["workload=\"client\"", "peer_workload=\"web\"", "socket=\"proxy\""];
     ensure!(metric(&lab, bytes, &between)? > reported[0], "the proxy's bytes are encrypted");
     ensure!(metric(&lab, "leno_flow_map_overflow_total", &[])? == 0);
     lab.end()
 }
 
-/// Sends as many requests as are wanted, in parts. Returns how many were answered, and the connections for that.
+/// Sends as many requests as are wanted, in several runs. Returns how many were answered, and how many connections that
+/// took.
 fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
     let rate = number("LENO_PARITY_RATE").unwrap_or(RATE);
     let mut left = requests().div_ceil(rate);
@@ -158,7 +160,7 @@ fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
     Ok(sent)
 }
 
-/// Of the connections of an application: bytes sent and received, connections opened and closed.
+/// For the connections of an application: bytes sent and received, connections opened and closed.
 fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
     let (workload, role) = (format!("workload=\"{workload}\""), format!("role=\"{role}\""));
     let of = |name: &str, more: &str| {
@@ -172,7 +174,7 @@ fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
     ])
 }
 
-/// The proxies relay the bytes: each application's own connection has all of them.
+/// The proxies relay the bytes, so each application's own connection carries all of them.
 fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), &format!("{TWO}{ECHO}"), |_| Ok(()))?;
     lab.explain(wait::until("an echo", LIMIT, || {
@@ -181,7 +183,7 @@ fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
     let read = || -> Result<[[u64; 4]; 2]> {
         Ok([of_application(&lab, "client", "client")?, of_application(&lab, "echo", "server")?])
     };
-    // The connections by which the lab has found out that the server is there.
+    // The connections with which the lab checked that the server is ready.
     let before = lab.explain(wait::until("earlier connections to end", LIMIT, || {
         let now = read()?;
         Ok(now.iter().all(|end| end[2] == end[3]).then_some(now))
@@ -220,7 +222,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         let before = Counts::read(&lab, server)?;
         let (sent, _) = load(&lab, &["--protocol", protocol, "--url", url])?;
         ensure!(sent > 0, "{protocol}: nothing was sent");
-        // A proxy forgets edges that are idle for long, so each is read right after its requests.
+        // A proxy drops edges that are idle for long, so each is read right after its requests.
         let calls = if protocol == "grpc" { sent } else { 0 };
         let expected = Counts { proxy: sent, outbound: sent, inbound: sent, calls };
         let counted = || Ok::<_, anyhow::Error>(Counts::read(&lab, server)?.since(&before));
@@ -230,7 +232,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         .with_context(|| format!("{protocol}: {expected:?} sent, counted {:?}", counted()))?;
         all += sent;
     }
-    // What is accounted for of proxies stays when they have forgotten it.
+    // The flow accounts stay after the proxies have dropped the edges.
     for direction in ["direction=\"outbound\"", "direction=\"inbound\""] {
         let counted = metric(&lab, "leno_ebpf_requests_total", &[direction])?;
         ensure!(counted >= all, "{direction}: {counted} of {all}");
@@ -238,7 +240,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
     lab.end()
 }
 
-/// How many requests were counted, by what counts.
+/// The counts of requests from different sources.
 #[derive(Debug, PartialEq)]
 struct Counts {
     /// `leno_requests_total` of the client's proxy.
@@ -246,12 +248,12 @@ struct Counts {
     /// `leno_ebpf_requests_total` in either direction.
     outbound: u64,
     inbound: u64,
-    /// Those that ended with grpc-status 0, of the client's proxy.
+    /// Calls that ended with grpc-status 0, according to the client's proxy.
     calls: u64,
 }
 
 impl Counts {
-    /// Those to one server.
+    /// The counts for one server.
     fn read(lab: &Lab, server: &str) -> Result<Self> {
         let server = format!("server=\"{server}\"");
         let accounted =

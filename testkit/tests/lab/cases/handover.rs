@@ -1,14 +1,14 @@
-//! Processes of node mode that take over from others, and one that is killed, beside many open connections. `leno up` has a
-//! process take over where an edit of `leno.dev/share` gives the group of the same workloads another name: the step by
-//! which proxies are updated.
+//! Processes of node mode that take over from others, and one that is killed, with many open connections. `leno up`
+//! starts a new process when an edit of `leno.dev/share` gives the group of the same workloads another name. Proxies
+//! are updated by the same step.
 //!
 //! ```text
 //! near-a ── bytes, WebSockets ──► far-a      each namespace is the workloads of one process
 //! near-b ── bytes, WebSockets ──► far-b
 //! ```
-//! `LENO_NODE_CONNECTIONS` sets how many connections of bytes are open (100), and a tenth as many WebSockets beside them;
-//! `LENO_NODE_SWITCHES` how often workloads go to another process (4), and `LENO_NODE_UPLOAD` the bytes of the upload
-//! meanwhile (16 MiB). `LENO_ROTATION_RATE` is the rate of requests, as in `identity`.
+//! `LENO_NODE_CONNECTIONS` sets how many opaque connections are open (100); there is also a tenth as many WebSockets.
+//! `LENO_NODE_SWITCHES` sets how often workloads move to another process (4), and `LENO_NODE_UPLOAD` the size of the
+//! upload meanwhile (16 MiB). `LENO_ROTATION_RATE` is the rate of requests, as in `identity`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,14 @@ use super::identity::reports_under_load;
 use super::node::{LIMIT, MESH, echoes, status};
 use super::{Case, alone, once};
 
-/// Connections that one instance opens, and that one is asked for. A server has 379 of one identity, where a process has 20,000
-/// descriptors, and not all servers are asked for equally many.
+/// Connections for each instance, on both sides. A server accepts 379 from one identity if its process has 20,000
+/// descriptors, and the servers do not get equally many.
 const OF_ONE: usize = 300;
-/// How long it may take to open all connections, and how long programs of the test may take to end.
+/// How long opening all connections, and the end of the test's programs, may take.
 const LONG: Duration = Duration::from_secs(600);
 
-/// The pairs of namespaces, or more where there are more connections than descriptors of one process (20,000 here) are for.
+/// The pairs of namespaces. There are more if there are more connections than one process has descriptors for (20,000
+/// here).
 fn ends() -> &'static [&'static str] {
     match connections().0 {
         ..8_000 => &["a", "b"],
@@ -41,10 +42,11 @@ fn ends() -> &'static [&'static str] {
     }
 }
 
-/// Holds connections of bytes and WebSockets from the appearance of one file to that of another, or until all were cut, and has messages echoed on
-/// each in turn. Prints how many were cut, and the longest time of a message in milliseconds; further each message that
-/// took longer than 5 ms, with the second at which it was sent, and each pause between two messages that ended as much later
-/// than it should have: so long the program waited for a CPU, without any proxy.
+/// Holds opaque connections and WebSockets from the appearance of one file to that of another, or until all were cut,
+/// and has messages echoed on each in turn. Prints how many were cut, and the longest time of a message in
+/// milliseconds; also each message that took longer than 5 ms, with the second at which it was sent, and each pause
+/// between two messages that lasted too long. During such a pause the program waited for a CPU, independently of any
+/// proxy.
 const HOLD: &str = r#"
 import json, os, resource, socket, sys, time
 host, plain, upgraded, begun, over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -108,7 +110,7 @@ print(json.dumps({'opened': opened, 'cut': cut, 'messages': messages, 'longest_m
                   'slow': slow, 'late': late}))
 "#;
 
-/// Takes requests with a body of any length, and answers how long it was.
+/// Accepts requests with a body of any length, and responds with the length.
 const STORE: &str = r"
 import http.server
 class Store(http.server.BaseHTTPRequestHandler):
@@ -130,7 +132,8 @@ class Store(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(('', 8081), Store).serve_forever()
 ";
 
-/// Sends a body slowly from the appearance of one file to that of another, then the rest of it. Prints what the server has taken.
+/// Sends a body slowly from the appearance of one file to that of another, and then the rest of it. Prints how many
+/// bytes the server has received.
 const UPLOAD: &str = r"
 import os, socket, sys, time
 size, begun, over = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -152,7 +155,7 @@ while more := client.recv(4096):
 print(answer.decode().rsplit('\n')[-1])
 ";
 
-/// The workload that takes the upload, in the process of the others.
+/// The workload that receives the upload, in the process of the others.
 const STORED: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -163,21 +166,21 @@ spec:
   ports: [{name: http, port: 8081, appProtocol: http}]
 ";
 
-/// What holds connections has seen.
+/// The observations of the programs that hold connections.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct HeldConnections {
     opened: u64,
     cut: u64,
     messages: u64,
     longest_ms: f64,
-    /// When messages were sent that took long, by the monotonic clock, and how long they took in milliseconds.
+    /// When slow messages were sent, by the monotonic clock, and how long they took in milliseconds.
     slow: Vec<(f64, f64)>,
-    /// When the programs paused, and how much later than they wanted they went on, in milliseconds.
+    /// When the programs paused, and how much too late they continued, in milliseconds.
     late: Vec<(f64, f64)>,
 }
 
 impl HeldConnections {
-    /// The longest message of a time, beside the longest that a program has waited for a CPU within it.
+    /// The slowest message in a time span, and the longest wait of a program for a CPU within it.
     fn longest(&self, (from, to): (f64, f64)) -> String {
         let longest = |all: &[(f64, f64)]| {
             let within = all.iter().filter(|(at, _)| (from..to).contains(at));
@@ -204,13 +207,13 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A number of the environment, or what holds without it.
+/// A number from the environment, or a default.
 fn number(variable: &str, otherwise: u64) -> u64 {
     let set = std::env::var(variable).ok().and_then(|text| text.parse().ok());
     set.unwrap_or(otherwise)
 }
 
-/// Connections of bytes, and WebSockets.
+/// The number of opaque connections, and of WebSockets.
 fn connections() -> (u64, u64) {
     let plain = number("LENO_NODE_CONNECTIONS", 100).max(10);
     (plain, plain / 10)
@@ -268,7 +271,7 @@ fn start(capture: Capture, share: &str) -> Result<Lab> {
     Ok(lab)
 }
 
-/// Has every client of one end hold its part of the connections; comes back when all are open.
+/// Makes every client of one end hold its part of the connections. Returns when all are open.
 fn hold(lab: &Lab, end: &str, over: &Path) -> Result<Vec<Running>> {
     let (plain, upgraded) = connections();
     let part = |all: u64| all.div_ceil(ends().len() as u64).div_ceil(replicas()).to_string();
@@ -289,7 +292,7 @@ fn hold(lab: &Lab, end: &str, over: &Path) -> Result<Vec<Running>> {
     Ok(holding)
 }
 
-/// Waits until programs have written that they have begun. One that has ended before is an error.
+/// Waits until programs have reported that they have begun. If one has ended before that, this fails.
 fn until_begun(what: &str, programs: &mut Vec<Running>, begun: &[PathBuf]) -> Result<()> {
     wait::until(what, LONG, || {
         for number in 0..programs.len() {
@@ -302,7 +305,7 @@ fn until_begun(what: &str, programs: &mut Vec<Running>, begun: &[PathBuf]) -> Re
     })
 }
 
-/// What all of them have seen.
+/// The observations of all programs.
 fn held(holding: Vec<Running>) -> Result<HeldConnections> {
     let mut all = HeldConnections::default();
     for one in holding {
@@ -318,7 +321,7 @@ fn held(holding: Vec<Running>) -> Result<HeldConnections> {
     Ok(all)
 }
 
-/// Connections of bytes with mTLS that the servers' proxies have open.
+/// Opaque connections with mTLS that the servers' proxies have open.
 fn with_mtls(lab: &Lab) -> Result<f64> {
     let mut open = 0.0;
     for end in ends() {
@@ -364,7 +367,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
         ensure!(open >= connections().0 as f64, "only {open} connections use mTLS");
         let load = (&["near-a-0", "near-b-0"][..], "http://far-a.far-a:8080/");
         let rate = number("LENO_ROTATION_RATE", 100).to_string();
-        // What this machine takes for the same without an update.
+        // How long the same takes on this machine without an update.
         let opened = now()?;
         reports_under_load(&lab, load, &["--rate", &rate], || Ok(()))?;
         let begun = now()?;
@@ -372,7 +375,7 @@ fn processes_that_take_over_cut_no_connection_and_fail_no_request(capture: Captu
             lab.edit(&mesh("namespace"))?;
             all_are_served_by_namespace(&lab)?;
             println!("all are served after {:.2} s", now()? - begun);
-            // The process before has them.
+            // The previous process still has the connections.
             lab.pid_of(MeshProcess::Node("service-account.far-a.default")).map(|_| ())
         })?;
         let updated = now()?;
@@ -424,12 +427,12 @@ fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
             let before = lab.pid_of(proxy)?;
             let load = (&["near-a-0"][..], "http://far-a.far-a:8080/");
             let rate = number("LENO_ROTATION_RATE", 100).to_string();
-            // Some of them come while a listener closes.
+            // Some of these connections are opened while a listener is being closed.
             let pace = ["--rate", &rate, "--new-connection"];
             let reports = reports_under_load(&lab, load, &pace, || {
                 (0..number("LENO_NODE_SWITCHES", 4)).try_for_each(|_| upgrade(&lab))
             })?;
-            // It has the connections of before.
+            // The previous process has the old connections.
             ensure!(Path::new(&format!("/proc/{before}")).exists(), "the process before has ended");
             fs::write(&over, "")?;
             let held = held(holding)?;
@@ -450,7 +453,7 @@ fn an_update_of_all_proxies_cuts_no_connection_and_fails_no_request(
             wait::until("the end of the processes before", LIMIT, || {
                 Ok((!Path::new(&format!("/proc/{before}")).exists()).then_some(()))
             })?;
-            // What is new is served by the last of them.
+            // New connections are served by the last process.
             lab.reach("near-b", "far-b.far-b:8080").map(|_| ())
         };
         lab.explain(outcome())?;
@@ -526,7 +529,7 @@ fn a_killed_process_ends_the_connections_of_its_members_alone(capture: Capture) 
 fn workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut(
     capture: Capture,
 ) -> Result<()> {
-    // A share of node mode, or a proxy of its own for each.
+    // A value of the share in node mode, or a sidecar for each.
     const MODES: [&str; 5] = ["workload", "sidecar", "namespace", "service-account", "sidecar"];
     let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let documents = |mode: &str| match mode {
@@ -563,7 +566,7 @@ fn workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut(
             Ok(())
         };
         let reports = reports_under_load(&lab, load, &["--rate", &rate], || {
-            // Some of these come while a listener closes.
+            // Some of these connections are opened while a listener is being closed.
             reports_under_load(&lab, load, &["--rate", "100", "--new-connection"], switch)?;
             for name in ["client-0", "web-0", "store-0"] {
                 let instance = lab.status()?.instance(name)?.clone();
@@ -599,25 +602,25 @@ fn upgrade(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// `apart` of the mesh, in node mode with a process of its own.
+/// The documents, with `apart` in node mode and in its own process.
 fn in_node_mode() -> String {
     MESH.replace("leno.dev/mode: sidecar", "leno.dev/mode: node, leno.dev/share: workload")
 }
 
-/// The kernel gives it a part of the connections as long as its listeners are open, and it accepts none.
+/// As long as its listeners are open, the kernel assigns it a part of the connections, but it accepts none.
 fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) -> Result<()> {
     const PROCESS: MeshProcess<'_> = MeshProcess::Node("workload.lab.apart-0");
     let options = LabOptions { mtls: Some("strict"), share: None, ..LabOptions::new(capture) };
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
-        // Of so many connections some would go to each of two listeners.
+        // With two listeners, each would get some of this many connections.
         let all_echo = || (0..40).try_for_each(|_| echoes(&lab, "apart:9000"));
         all_echo()?;
         let node = lab.pid_of(PROCESS)?;
         let stopped = StoppedThreads::of_process(node)?;
         lab.edit(MESH)?;
         is_served(&lab, ("apart", "sidecar"))?;
-        // Its broker shuts them down, although the process has them.
+        // The broker shuts the listeners down, although the process holds them.
         wait::until("the end of its listeners", LIMIT, || {
             Ok((listeners(&lab, "apart-0")? == 1).then_some(()))
         })?;
@@ -630,7 +633,7 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
         upgrade(&lab)?;
         let line = "does not close its listeners: it is killed";
         wait::until(line, LIMIT, || Ok(lab.log().contains(line).then_some(())))?;
-        // A debugger keeps what has ended.
+        // A debugger keeps the process after its end.
         drop(stopped);
         wait::until("its end", LIMIT, || {
             Ok((!Path::new(&format!("/proc/{sidecar}")).exists()).then_some(()))
@@ -640,13 +643,13 @@ fn no_connection_waits_for_a_proxy_before_that_stands_still(capture: Capture) ->
     lab.explain(outcome())
 }
 
-/// How many sockets of an instance listen for connections from its application, over IPv4.
+/// How many sockets of an instance listen for connections of its application, over IPv4.
 fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
     let netns = Path::new("/run/netns").join(&lab.status()?.instance(instance)?.surroundings.netns);
     leno_testkit::netns::inside(&netns, || {
         let table = fs::read_to_string("/proc/thread-self/net/tcp")?;
-        // The local address, and the state that is LISTEN.
-        // 15001.
+        // The local address and the state LISTEN.
+        // Port 15001.
         let port = ":3A99";
         let listens = |line: &&str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -656,7 +659,8 @@ fn listeners(lab: &Lab, instance: &str) -> Result<usize> {
     })
 }
 
-/// It was taken for one without a proxy, as the next one had begun to serve before it was the one that counts.
+/// Regression: it counted as an instance without a proxy, because the next process had begun to serve before it became
+/// the current one.
 fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     capture: Capture,
 ) -> Result<()> {
@@ -665,7 +669,7 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     let lab = Lab::start(&options, &in_node_mode(), prepare)?;
     let outcome = || -> Result<()> {
         echoes(&lab, "apart:9000")?;
-        // Without the control plane the next process of the group gets no certificate, and none at all once it stands still.
+        // Without the control plane the next process of the group gets no certificate.
         lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
         let before = lab.pid_of(PROCESS)?;
         lab.kill(PROCESS, Signal::SIGKILL)?;
@@ -686,8 +690,8 @@ fn an_instance_whose_proxy_has_failed_is_ready_once_the_other_mode_serves_it(
     lab.explain(outcome())
 }
 
-/// Clients show their next certificates to the process that listens, and the one before cut what it had not heard of: on an
-/// update, streams ended with the certificate of that time.
+/// Clients present renewed certificates to the process that listens. The previous process did not learn of them, and
+/// after an update it ended streams when the certificate known to it expired.
 fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with(
     capture: Capture,
 ) -> Result<()> {
@@ -713,12 +717,12 @@ fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with
         };
         let (holding, mut revoked) = (hold("over")?, hold("revoked")?);
         upgrade(&lab)?;
-        // All certificates of that time have ended then, and the workers have looked for it, as they do every 5 s.
+        // By now all certificates of that time have expired, and the workers have checked that, as they do every 5 s.
         std::thread::sleep(LIFETIME + Duration::from_secs(10));
         fs::write(file("over"), "")?;
         let connections = held(holding)?;
         ensure!(connections.opened == 8 && connections.cut == 0, "{connections:?}");
-        // Although the process has not seen a certificate of the client since.
+        // Although the process has not received a certificate from the client since then.
         command::text(lab.leno("identity revoke").arg("lab/client"), LIMIT)?;
         for program in &mut revoked {
             wait::until("the end of what is revoked", LIMIT, || {
@@ -732,7 +736,7 @@ fn streams_that_a_process_finishes_outlive_the_certificates_that_they_began_with
     lab.explain(outcome())
 }
 
-/// Waits until a workload is served as this mode has it.
+/// Waits until a workload is served in this mode.
 fn is_served(lab: &Lab, (name, mode): (&str, &str)) -> Result<()> {
     let group = match mode {
         "sidecar" => None,

@@ -1,4 +1,4 @@
-//! HBONE between real proxies and peers of other code: the `h2` crate over `tokio-rustls`, as ztunnel is.
+//! HBONE between real proxies and independent peers: the `h2` crate over `tokio-rustls`, as in ztunnel.
 //!
 //! ```text
 //! plain, an HBONE client without a proxy ══ CONNECT ══► proxies of cart (HTTP) and echo (bytes)
@@ -81,7 +81,7 @@ spec:
 
 const ECHO: &str = "{name: echo, namespace: lab, labels: {app: echo}}";
 
-/// No client but `web` reaches `echo`.
+/// Only `web` may connect to `echo`.
 const CLOSED: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -92,7 +92,7 @@ spec:
   rules: [{from: [{serviceAccounts: [web]}]}]
 ";
 
-/// What `far` and `liar` run, once they have a certificate.
+/// The command of `far` and `liar`, which starts once they have a certificate.
 const FAR: &str = "
 '@BIN@/leno-peer' http --listen 127.0.0.1:8080 &
 '@BIN@/leno-peer' echo --listen 127.0.0.1:9000 &
@@ -128,7 +128,7 @@ fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> R
     lab.end()
 }
 
-/// Writes the certificate of `who`, which it gets over the Workload API.
+/// Writes the certificate that `who` gets from the Workload API to files.
 pub(super) fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> {
     let peer = lab.directory().join("spiffe-peer");
     let peer = peer.to_str().context("a path")?;
@@ -143,7 +143,7 @@ pub(super) fn identity(lab: &Lab, who: &str, directory: &str) -> Result<String> 
     Ok(directory.display().to_string())
 }
 
-/// What `plain` gets for these CONNECTs over one connection to the proxy of `server`.
+/// The results of these CONNECTs from `plain` over one connection to the proxy of `server`.
 pub(super) fn asked(
     lab: &Lab,
     directory: &str,
@@ -197,7 +197,7 @@ fn to_proxies(lab: &Lab) -> Result<()> {
         let all = asked(lab, &directory, "echo", &hello)?;
         Ok((all[0]["said"] == "" && !all[0]["ended"].is_null()).then_some(()))
     })?;
-    // Without HBONE the port is one of the application, at which nothing but a proxy of the mesh is served.
+    // Without HBONE the port belongs to the application, and only proxies of the mesh are served there.
     let off =
         MESH.replace(ECHO, &ECHO.replace("labels", "annotations: {leno.dev/tunnel: none}, labels"));
     lab.edit(&off)?;
@@ -236,7 +236,7 @@ fn of_proxies(lab: &Lab) -> Result<()> {
         let talk = lab.talk("web", &format!("{far}:9000"), &steps)?;
         ensure!(talk.failure().is_none(), "{talk:?}");
     }
-    // Another identity than the one that is permitted.
+    // The client has another identity than the permitted one.
     until_served("cart", &format!("http://{far}:8080/"), "authorization-denied")?;
     let log = lab.log();
     let of_port = |port: u16| format!(" CONNECT {far}:{port} 200");
@@ -244,7 +244,7 @@ fn of_proxies(lab: &Lab) -> Result<()> {
         ensure!(log.contains(&of_port(port)), "no tunnel to {port}");
     }
     ensure!(log.contains(&format!(" CONNECT {far}:8080 401")), "nothing was refused");
-    // The server at this address proves the identity of far.
+    // The server at this address proves the identity of `far`, which is not the expected one.
     let liar = lab.status()?.address("liar", false)?;
     until_served("web", &format!("http://{liar}:8080/"), "tls-handshake-failed")?;
     ensure!(!lab.log().contains(&format!(" CONNECT {liar}")), "the liar got a request");

@@ -1,4 +1,4 @@
-//! Holes that other meshes had, each in a case of its name (docs/security.md).
+//! Vulnerabilities of other meshes, each tested by a case with its name (docs/security.md).
 
 use anyhow::{Context as _, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Envoy believed headers of its own of clients with private addresses. CVE-2023-27487 is another of them.
+/// Envoy trusted internal headers from clients with private addresses. CVE-2023-27487 is a similar one.
 fn cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(forged(&lab))
@@ -47,7 +47,7 @@ fn forged(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Istio's control plane served pages for debugging to any pod.
+/// Istio's control plane served debugging pages to any pod.
 fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()> {
     let lab = Lab::start(&LabOptions::new(capture), MESH, |_| Ok(()))?;
     lab.explain(pages(
@@ -56,7 +56,7 @@ fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()>
     ))
 }
 
-/// Metrics name the services and the clients of a workload.
+/// Metrics name the services and clients of a workload.
 fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
     let scrapers = Some("192.0.2.0/24,2001:db8::/32");
     let options = LabOptions { scrape_from: scrapers, ..LabOptions::new(capture) };
@@ -64,7 +64,7 @@ fn metrics_are_for_scrapers_alone(capture: Capture) -> Result<()> {
     lab.explain(scraped(&lab))
 }
 
-/// Not by a stranger, but by its own application and by what Leno itself asks.
+/// Other clients may not read the pages; the workload's own application and Leno itself may.
 fn scraped(lab: &Lab) -> Result<()> {
     pages(lab, &[("GET", "metrics", "403"), ("GET", "ready", "200")])?;
     ensure!(lab.metrics("front")?.contains("leno_busy"), "no metrics over loopback");

@@ -22,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         shared!(head_and_responses_without_body),
         shared!(keep_alive_and_close),
         shared!(http_1_0),
-        shared!(heads_come_out_as_they_went_in),
+        shared!(heads_arrive_unchanged),
         shared!(early_hints_come_before_their_response),
         shared!(an_upgrade_carries_bytes),
         shared!(headers_of_64_kib_are_431),
@@ -229,7 +229,7 @@ fn http_1_0(lab: &Lab) -> Result<()> {
 
 /// Details that HTTP/2 between the proxies would lose: the absolute form, the case of names, their
 /// order, and a Host in capitals.
-fn heads_come_out_as_they_went_in(lab: &Lab) -> Result<()> {
+fn heads_arrive_unchanged(lab: &Lab) -> Result<()> {
     let heads = [
         "GET /?head=1 HTTP/1.1\r\nHost: lab\r\nX-API-Key: 1\r\nx-lower: 2\r\nX-Title: 3\r\n\r\n",
         "GET http://lab/a?head=1 HTTP/1.1\r\nHost: lab\r\nAccept: */*\r\n\r\n",

@@ -135,8 +135,8 @@ fn unmeshed_clients_are_served_http2(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as
-/// HTTP/1. Those that come alone have a connection of their own.
+/// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as HTTP/1. Single
+/// requests have a connection of their own.
 fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     lab.text("client", &["curl", "-sS", "--fail", "-m", "10", "http://nginx/"])?;
     let before = handshakes(lab)?;

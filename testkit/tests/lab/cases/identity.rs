@@ -16,16 +16,16 @@ use serde_json::Value;
 
 use super::{Case, once};
 
-/// How long a phase of a rotation may take on a busy machine, with the time that a control plane that was just started
+/// How long a phase of a rotation may take on a busy machine, including the time for which a restarted control plane
 /// waits for proxies.
 const PHASE_LIMIT: Duration = Duration::from_secs(120);
-/// The shortest life of certificates.
+/// The shortest permitted lifetime of certificates.
 const LIFETIME: Duration = Duration::from_mins(1);
 /// How long `leno identity` may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it. In node mode it shares
-/// no process, so that the others go on.
+/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it. In node mode it has
+/// a process of its own, so that the others continue.
 const TWENTY: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -67,7 +67,7 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// The process that serves `idle-0`, which is stopped. A node proxy that is stopped is replaced.
+/// The process that serves `idle-0`, which the test stops. A node proxy that is stopped would be replaced.
 const HELD: MeshProcess<'_> = MeshProcess::Proxy("idle-0");
 
 pub(super) fn cases() -> Vec<Case> {
@@ -94,7 +94,7 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
         "{}: {requests} requests, {unsent} of them not sent in time, none lost",
         capture.name()
     );
-    // A proxy that starts now verifies the control plane by the new root alone.
+    // A proxy that starts now verifies the control plane only with the new root.
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
     lab.kill(MeshProcess::Proxy("web-0"), Signal::SIGKILL)?;
     lab.wait_for("the next proxy", |status| {
@@ -103,7 +103,7 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     lab.explain(lab.reach("client-0", "web-0.web:8080").map(|_| ()))
 }
 
-/// Runs `work` while clients send requests to a URL; returns how many there were. One that fails is an error.
+/// Runs `work` while clients send requests to a URL. Returns how many there were; fails if one failed.
 pub(super) fn under_load(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -117,7 +117,7 @@ fn rate() -> String {
     std::env::var("LENO_ROTATION_RATE").unwrap_or_else(|_| "100".to_owned())
 }
 
-/// The same, with as many requests as these arguments of the load say.
+/// The same, with these arguments for the load.
 pub(super) fn under_load_of(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -128,7 +128,7 @@ pub(super) fn under_load_of(
     Ok(reports.iter().map(|report| report.requests).sum())
 }
 
-/// The same, with what was seen in each few seconds.
+/// The same, with the reports of each few seconds.
 pub(super) fn reports_under_load(
     lab: &Lab,
     (clients, url): (&[&str], &str),
@@ -147,7 +147,7 @@ pub(super) fn reports_under_load(
                     let arguments = [&["--url", url], pace].concat();
                     let more = ["--connections", "4", "--duration", "3s"];
                     let report = lab.load(&client, &[&arguments[..], &more].concat())?.finish()?;
-                    // A machine that has no time to send a request loses none.
+                    // Requests that the machine had no time to send do not count as lost.
                     let is_answered = report.errors == report.unsent();
                     ensure!(is_answered && report.requests > report.errors, "{client}: {report:?}");
                     reports.push(report);
@@ -162,16 +162,16 @@ pub(super) fn reports_under_load(
             Ok(reports) => reports,
             Err(_panicked) => anyhow::bail!("a load has panicked"),
         };
-        // All of them are joined, also where one has failed.
+        // All of them are joined, even if one has failed.
         let reports: Vec<Result<Vec<Report>>> = loads.into_iter().map(join).collect();
         worked?;
         Ok(reports.into_iter().collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
-/// One rotation, whose control plane is killed in each phase.
+/// One rotation. The control plane is killed in each phase.
 fn replaced(lab: &Lab) -> Result<()> {
-    // A proxy is ready before the control plane has its report.
+    // A proxy may be ready before the control plane has its report.
     let before = until(lab, "all to have reported", |report| {
         report["phase"] == "stable" && report["proxies"]["current"] == 21
     })?;
@@ -181,8 +181,8 @@ fn replaced(lab: &Lab) -> Result<()> {
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     ensure!(second.status.code() == Some(2) && said.contains("is under way"), "{said}");
     for (phase, roots) in [("add", 2), ("switch", 2), ("remove", 1)] {
-        // In the first phase all others have acknowledged it, and one has not. A control plane that was restarted waits for
-        // a limited time, so a later phase may have begun before its proxy was stopped: that one need not be waited for.
+        // In the first phase all proxies but one acknowledge. A restarted control plane waits for a limited time, so a
+        // later phase may have begun before the proxy was stopped; then that phase need not wait for it.
         let report = until(lab, phase, |report| {
             report["phase"] == phase && (phase != "add" || waited_for(report) == ["lab/idle-0"])
         })?;
@@ -212,8 +212,8 @@ fn aborted(lab: &Lab) -> Result<()> {
     rotate(lab, &[])?;
     until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
     rotate(lab, &["--abort"])?;
-    // The stopped proxy still uses the earlier bundle, which is the one to return to: no phase waits for it, and the abort
-    // may be over before it is seen.
+    // The stopped proxy still uses the earlier bundle, to which the abort returns. So no phase waits for it, and the
+    // abort may end before it is observed.
     lab.kill(HELD, Signal::SIGCONT)?;
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
     ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
@@ -250,7 +250,7 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
     let outcome = || -> Result<()> {
         let [first, second] = [Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?];
         let opened = Instant::now();
-        // Twice, so that certificates that were renewed once have ended as well.
+        // Twice, so that certificates that were renewed once have expired as well.
         wait::until("the third certificates", ANSWER_LIMIT + 3 * LIFETIME, || {
             let renewed =
                 number(&lab.metrics("echo")?, "leno_tls_renewed_total{direction=\"inbound\"}");
@@ -259,7 +259,7 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
         first.goes_on().context("a stream of renewed certificates")?;
         let metrics = lab.metrics("echo")?;
         ensure!(number(&metrics, "leno_tls_expired_total") == Some(0), "{metrics}");
-        // Without a control plane no certificate is renewed.
+        // Without a control plane certificates are not renewed.
         wait::until("one stream", ANSWER_LIMIT, || {
             Ok((open_connections(&lab)? == Some(1)).then_some(()))
         })?;
@@ -275,7 +275,8 @@ fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Captur
     lab.explain(outcome())
 }
 
-/// Waits until a client connects to `echo` again: certificates of the second of the revocation are revoked, too.
+/// Waits until a client connects to `echo` again: certificates issued in the same second as the revocation are revoked
+/// too.
 fn again(lab: &Lab, client: &str) -> Result<()> {
     let hello = [Step::Send("hello".into()), Step::Expect("hello".into())];
     wait::until("a connection", ANSWER_LIMIT, || {
@@ -284,7 +285,7 @@ fn again(lab: &Lab, client: &str) -> Result<()> {
     })
 }
 
-/// A connection to `echo` that is open until the test lets it go on.
+/// A connection to `echo` that stays open until the test lets it continue.
 struct Stream {
     process: Running,
     go: PathBuf,
@@ -316,8 +317,7 @@ impl Stream {
         self.cut(lab, open, ANSWER_LIMIT)
     }
 
-    /// Waits until `echo` has fewer connections than `open`, of which this is the one that is cut; returns how long
-    /// that took.
+    /// Waits until `echo` has fewer connections than `open`, because this one was cut. Returns how long that took.
     fn cut(self, lab: &Lab, open: Option<u64>, limit: Duration) -> Result<Duration> {
         let began = Instant::now();
         let fewer = || Ok((open_connections(lab)? < open).then_some(()));
@@ -328,7 +328,7 @@ impl Stream {
         Ok(after)
     }
 
-    /// Lets the stream go on to its end.
+    /// Lets the stream continue to its end.
     fn goes_on(self) -> Result<()> {
         let transcript = self.finished()?;
         ensure!(transcript.failure().is_none(), "{transcript:?}");
@@ -347,7 +347,7 @@ fn open_connections(lab: &Lab) -> Result<Option<u64>> {
     Ok(number(&lab.metrics("echo")?, "leno_connections_open"))
 }
 
-/// The value of a metric, with its labels, in what a proxy counts.
+/// The value of a metric with its labels in a proxy's metrics.
 pub(super) fn number(metrics: &str, name: &str) -> Option<u64> {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value?.parse().ok()
@@ -363,7 +363,7 @@ fn identity(lab: &Lab) -> Result<Value> {
     Ok(serde_json::from_str(&said)?)
 }
 
-/// Waits until the report fits; the control plane may be restarting.
+/// Waits until `fits` accepts the report; the control plane may be restarting.
 pub(super) fn until(lab: &Lab, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = None;
     wait::until(what, PHASE_LIMIT, || {

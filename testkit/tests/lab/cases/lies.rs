@@ -1,4 +1,4 @@
-//! What a client with a certificate says in place of a proxy of the mesh changes nothing of what policies have seen.
+//! A client with a certificate imitates a proxy of the mesh; its headers must not change what policies were applied to.
 //!
 //! ```text
 //! plain, without a proxy ══ leno-h2, with the header that proxies believe of each other ══► proxies of cart (HTTP)
@@ -59,10 +59,10 @@ spec:
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![once!(a_certificate_says_nothing_that_policies_have_not_seen)]
+    vec![once!(forged_headers_change_nothing_that_policies_check)]
 }
 
-fn a_certificate_says_nothing_that_policies_have_not_seen(capture: Capture) -> Result<()> {
+fn forged_headers_change_nothing_that_policies_check(capture: Capture) -> Result<()> {
     let program = tools::install("spiffe")?.join("spiffe");
     let prepared = |directory: &Path| {
         fs::copy(&program, directory.join("spiffe-peer"))?;
@@ -82,8 +82,8 @@ fn lies(lab: &Lab) -> Result<()> {
         Ok(all.first().filter(|one| one["status"] == 200).cloned())
     })?;
     ensure!(served["said"].to_string().contains("GET /open?head=1 HTTP/1.1"), "{served}");
-    // A target in absolute form without a path, of which the policies have seen one: it is no part of the authority.
-    // No `Host`, or another one, of which the policies have seen one.
+    // The target is in absolute form without a path, but the policies were applied to a path: it must not become a part
+    // of the authority. There is no `Host`, or another one than the policies were applied to.
     let cases = [
         ("1.1 Tae", "/open/admin", "GET http://cart/open/admin?head=1 "),
         ("1.1 Tae", "/:80/admin", "GET http://cart/:80/admin?head=1 "),
@@ -105,7 +105,8 @@ fn lies(lab: &Lab) -> Result<()> {
     let denied = sent(lab, &directory, ("cart", 8080), &["1.1 Tae", "http://cart/admin"])?;
     ensure!(denied[0]["status"] == 403, "{denied:?}");
 
-    // The policy denies all bytes, as they may be what it denies. A head of HTTP in front of them changes nothing.
+    // The policy denies all opaque connections, because they may carry what it denies. An HTTP head in front of the
+    // bytes changes nothing.
     let bytes = sent(lab, &directory, ("echo", 9000), &["1.1 T", "http://echo/x"])?;
     ensure!(bytes[0]["status"] == 403, "{bytes:?}");
     let metrics = lab.metrics("echo")?;
@@ -116,7 +117,7 @@ fn lies(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What `plain` is answered to these requests by the proxy of `server`: pairs of what is carried, and a URL.
+/// The answers of the proxy of `server` to these requests of `plain`: pairs of a carried header and a URL.
 fn sent(
     lab: &Lab,
     directory: &str,

@@ -53,7 +53,7 @@ pub(super) fn cases() -> Vec<Case> {
         alone!(programs_in_a_closed_directory_run),
         shared!(netfilter_is_used_only_where_asked_for),
         shared!(proxies_have_no_privilege),
-        shared!(stat_tells_of_edges),
+        shared!(stat_shows_edges),
         shared!(the_reference_of_metrics_is_true),
     ]
 }
@@ -62,7 +62,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
     let lab = Lab::start(&LabOptions::new(capture), TWO, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let first = lab.reach("client", "web:8080")?;
-        // Printed and not checked, because machines differ. The aim is 2 s.
+        // Printed but not checked, because machines differ. The aim is 2 s.
         eprintln!(
             "{}: ready after {:?}, first request served {first:?} later",
             capture.name(),
@@ -160,7 +160,7 @@ fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
             has_no_privilege(lab, MeshProcess::Broker(&instance.name))?;
         }
     }
-    // In node mode they have the names of their instances.
+    // In node mode the files have the names of their instances.
     let mut find = Command::new("find");
     find.arg(format!("/run/leno/{}", lab.name())).args(["-type", "f", "-size", "+0"]);
     find.args(["(", "-name", "token", "-o", "-path", "*/tokens/*", ")"]);
@@ -196,7 +196,7 @@ fn as_proxy(arguments: &[&str]) -> Result<std::process::Output> {
     command::run(&mut command, OPENSSL_LIMIT)
 }
 
-fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
+fn stat_shows_edges(lab: &Lab) -> Result<()> {
     let load = ["--url", "http://web/?size=10", "--rate", "100", "--duration", "12s"];
     let load = lab.load("client", &load)?;
     let stat = lab.stat()?;

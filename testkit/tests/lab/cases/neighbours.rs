@@ -1,5 +1,5 @@
-//! What an instance that may send raw frames can do to the others of its mesh: it shares no link with them, and has no address of
-//! theirs.
+//! What an instance that may send raw frames can do to other instances of its mesh: it shares no link with them, and
+//! cannot take their addresses.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
@@ -37,13 +37,13 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// In every forged frame.
+/// Contained in every forged frame.
 const FORGED: &[u8] = b"leno-forged";
-/// In the packet that is sent after all of them, and is none.
+/// Contained in the packet that is sent after all of them, which is not forged.
 const LAST: &[u8] = b"leno-last-of-all";
-/// How long that packet may take on a loaded machine.
+/// How long this packet may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// All protocols of Ethernet (`ETH_P_ALL`), in the order of the network.
+/// All Ethernet protocols (`ETH_P_ALL`), in network byte order.
 const ALL_PROTOCOLS: i32 = 0x0003_u16.to_be() as i32;
 
 fn forged_frames_reach_no_other_instance(capture: Capture) -> Result<()> {
@@ -92,7 +92,7 @@ fn listen(lab: &Lab, instance: &str) -> Result<Socket> {
     })
 }
 
-/// No forged frame came before the last packet.
+/// Checks that no forged frame arrived before the last packet.
 fn hears_nothing(mut socket: Socket) -> Result<()> {
     let start = Instant::now();
     let mut frame = vec![0; 1 << 16];
@@ -111,7 +111,7 @@ fn hears_nothing(mut socket: Socket) -> Result<()> {
     bail!("the last packet did not come within {LIMIT:?}")
 }
 
-/// The bridge and the gateway reach both where they are, and the victim its gateway.
+/// Checks that the bridge and the gateway still reach both instances at their addresses, and the victim its gateway.
 fn is_unchanged(lab: &Lab, victim: &str, other: &str) -> Result<()> {
     let ask = |program: &str, arguments: &[&str]| {
         command::text(Command::new(program).args(arguments), Duration::from_secs(20))
@@ -142,12 +142,12 @@ fn is_unchanged(lab: &Lab, victim: &str, other: &str) -> Result<()> {
     Ok(())
 }
 
-/// The hardware address of an instance, which follows from its number.
+/// The hardware address of an instance, which is derived from its number.
 fn hardware([_, _, high, low]: [u8; 4]) -> String {
     format!("02:6c:65:6e:{high:02x}:{low:02x}")
 }
 
-/// Sends frames as an attacker would: it says at once where others are, unasked, to each of them and to all.
+/// Sends frames as an attacker would: it claims unasked the addresses of others, to each of them and to all.
 const FORGE: &str = r#"
 import ipaddress, socket, struct, sys
 

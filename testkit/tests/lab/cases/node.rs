@@ -1,5 +1,5 @@
-//! Workloads that a node proxy serves: what holds beside the cases that every mesh passes
-//! (`LENO_LAB_SHARE=node` has all of them run in node mode).
+//! Workloads that a node proxy serves: properties beside the cases that every mesh passes (`LENO_LAB_SHARE=node` runs
+//! all of those in node mode).
 //!
 //! ```text
 //! client, web ── share: node ──► one process      apart ── a sidecar
@@ -23,7 +23,7 @@ use super::flows::metric;
 use super::identity::under_load;
 use super::{Case, alone, once};
 
-/// How long a change may take to be seen.
+/// How long a change may take to be observed.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
 
 pub(super) const MESH: &str = "
@@ -57,7 +57,7 @@ spec:
   rules: [{to: [{paths: [{prefix: /closed}]}]}]
 ";
 
-/// A workload that joins the process.
+/// A workload that is added to the process.
 pub(super) const GUEST: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -68,7 +68,7 @@ spec:
   ports: [{name: x, port: 9000}]
 ";
 
-/// Holds connections to `apart` from the appearance of one file to that of another; they may not be served.
+/// Holds connections to `apart` from the appearance of one file to that of another; they need not be served.
 const HOLD: &str = "
 import os, socket, sys, time
 held = [socket.create_connection(('apart', 9000)) for _ in range(40)]
@@ -77,7 +77,7 @@ while not os.path.exists(sys.argv[2]):
     time.sleep(0.05)
 ";
 
-/// The group that all of them share.
+/// The group that they all share.
 pub(super) const GROUP: MeshProcess<'_> = MeshProcess::Node("node");
 
 pub(super) fn cases() -> Vec<Case> {
@@ -161,7 +161,7 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
             "half of all is more than an eighth"
         );
         ensure!(memory("apart", "pool")? == 0.0, "a sidecar shares no memory");
-        // A neighbour without a certificate, past the client's proxy.
+        // A neighbour without a certificate, which bypasses the client's proxy.
         let address = lab.status()?.address("web", false)?;
         let said = is_served(&lab, &format!("http://{address}:8080/"))?;
         ensure!(!said, "plaintext was served under strict");
@@ -170,14 +170,14 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
     lab.explain(outcome())
 }
 
-/// What waits near the top of a stack, and its margin: without optimizations as well.
+/// The memory near the top of a stack that a waiting thread uses, with a margin for builds without optimizations.
 const STACK_KIB: u64 = 64;
 
 fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        // What was returned is there when it is needed again.
+        // Memory that was returned is available again when it is needed.
         wait::until("stacks that are returned", LIMIT, || {
             let stacks = stacks_kib(node)?;
             ensure!(stacks.len() >= 2, "a thread of each member: {stacks:?}");
@@ -189,8 +189,8 @@ fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture
     lab.explain(outcome())
 }
 
-/// The private memory of the stacks of a process' threads, but the first: anonymous mappings of the size that the standard library
-/// gives them.
+/// The private memory of the stacks of a process' threads, except the first: anonymous mappings of the size that the
+/// standard library uses.
 fn stacks_kib(pid: u32) -> Result<Vec<u64>> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let (mut is_stack, mut stacks) = (false, Vec::new());
@@ -205,7 +205,7 @@ fn stacks_kib(pid: u32) -> Result<Vec<u64>> {
     Ok(stacks)
 }
 
-/// Whether the switch's namespace, where no proxy is, gets an answer.
+/// Whether a request from the switch's namespace, which has no proxy, is answered.
 fn is_served(lab: &Lab, url: &str) -> Result<bool> {
     let switch = lab.switch()?;
     leno_testkit::netns::inside(&switch, || {
@@ -235,7 +235,7 @@ fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Captur
             ensure!(field(pid, "Seccomp")? == "2", "{pid} is not confined");
             ensure!(field(pid, "Uid")?.split_whitespace().all(|uid| uid == "2102"));
         }
-        // One process for both, whose network namespace is neither's.
+        // One process serves both, in a network namespace that belongs to neither.
         let netns = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
         ensure!(netns(node)? != netns(brokers[0])? && netns(node)? != netns(brokers[1])?);
         ensure!(tokens(&lab, node)? == ["lab.client-0", "lab.web-0"], "{:?}", tokens(&lab, node)?);
@@ -289,7 +289,7 @@ fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
         ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
         // Its threads have ended with it.
         wait::until("the end of the guest's threads", LIMIT, || {
-            // One of the process, which controls all, and one of each member.
+            // One thread controls the process, and each member has one.
             let threads = fs::read_dir(format!("/proc/{node}/task"))?.count();
             Ok((threads == 3).then_some(()))
         })
@@ -301,11 +301,11 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let sidecar = lab.pid_of(MeshProcess::Proxy("apart-0"))?;
-        // The second time it ends by itself, and leaves the listeners as they are.
+        // The second time it is asked to end, and leaves the listeners open.
         for (restarts, signal) in [(1, Signal::SIGKILL), (2, Signal::SIGTERM)] {
             let before = lab.pid_of(GROUP)?;
             lab.kill(GROUP, signal)?;
-            // It waits in the listener's queue, which has outlived the process.
+            // The request waits in the listener's queue, which has outlived the process.
             ensure!(status(&lab, "/")? == "200");
             lab.wait_for("the members again", |s| {
                 s.ready()
@@ -323,7 +323,7 @@ fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Res
     lab.explain(outcome())
 }
 
-/// It answered nothing for as long as it was stopped, and all of its workloads with it.
+/// Regression: as long as the process was stopped, none of its workloads was served.
 fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -331,7 +331,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
         let before = lab.pid_of(GROUP)?;
         ensure!(hung()? == 0);
         lab.kill(GROUP, Signal::SIGSTOP)?;
-        // It waits in the listener's queue.
+        // The request waits in the listener's queue.
         lab.text("client", &["curl", "-sSf", "-m", "60", "-o", "/dev/null", "http://web:8080/"])?;
         ensure!(lab.pid_of(GROUP)? != before);
         let said = format!("process {before}, was stopped by a signal: it is killed");
@@ -364,7 +364,7 @@ fn a_node_proxy_that_a_signal_has_stopped_is_replaced_and_named(capture: Capture
     lab.explain(outcome())
 }
 
-/// It answered nothing for as long as it was stopped, or until an operator killed it.
+/// Regression: it was not replaced, and its workload was not served until an operator killed it.
 fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
     const SIDECAR: MeshProcess<'_> = MeshProcess::Proxy("apart-0");
     let lab = start(capture)?;
@@ -373,7 +373,7 @@ fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
         wait::until("the end of a proxy that hangs", LIMIT, || {
             Ok(lab.log().contains(&said).then_some(()))
         })?;
-        // A debugger keeps what has ended.
+        // A debugger keeps the process after its end.
         drop(stopped);
         lab.wait_for("its next process", |s| {
             s.ready()
@@ -390,7 +390,7 @@ fn a_sidecar_that_hangs_is_replaced_and_named(capture: Capture) -> Result<()> {
         let before = lab.pid_of(SIDECAR)?;
         lab.kill(SIDECAR, Signal::SIGSTOP)?;
         is_replaced(before, None, ("was stopped by a signal", 1))?;
-        // Its first thread, which has the pages and orders, goes on.
+        // Its first thread, which serves pages and orders, continues.
         let before = lab.pid_of(SIDECAR)?;
         let stopped = StoppedThreads::of(&[thread(before, "worker-0")?])?;
         is_replaced(before, Some(stopped), ("reported nothing for 10 s", 2))?;
@@ -406,7 +406,7 @@ fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         let node = lab.pid_of(GROUP)?;
-        // A stream of the other member goes on.
+        // A stream of the other member continues.
         let go = lab.directory().join("go");
         let stream = stream(&lab, &lab.directory().join("begun"), &go)?;
         lab.kill(MeshProcess::Broker("web-0"), Signal::SIGKILL)?;
@@ -490,7 +490,7 @@ pub(super) fn has_nothing_lost(stream: Running) -> Result<()> {
     Ok(())
 }
 
-/// The sockets that a broker sends are lost then, and the order to serve one more workload has none.
+/// The sockets that a broker sends are then lost, and an order to serve one more workload has no sockets.
 fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Result<()> {
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -498,7 +498,8 @@ fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Re
         let file = |name: &str| lab.directory().join(name);
         let stream = stream(&lab, &file("begun"), &file("go"))?;
         let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{node}/fd"))?.count()) };
-        // So many connections use up half of the sockets that the broker has sent, and there is no room for its next ones.
+        // This many connections use up half of the sockets that the broker has sent, and there is no room for the next
+        // ones.
         let limit = open()? + 12;
         set_limit(node, limit)?;
         let (full, free) = (file("full"), file("free"));
@@ -527,7 +528,7 @@ fn a_process_without_a_free_descriptor_keeps_its_members(capture: Capture) -> Re
     lab.explain(outcome())
 }
 
-/// Sets how many descriptors a proxy may have, as its own user does, who needs no capability for that.
+/// Sets how many descriptors a proxy may have, running as the proxy's user, who needs no capability for that.
 fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
     let (pid, limit) = (pid.to_string(), format!("--nofile={descriptors}:"));
     let user = ["--reuid=2102", "--regid=2102", "--clear-groups"];
@@ -537,9 +538,9 @@ fn set_limit(pid: u32, descriptors: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every process that has served a workload finishes what it has, while the next one takes what is new.
+/// Every process that has served a workload finishes its connections, while the next one accepts new ones.
 fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Result<()> {
-    // At the end they come back to the process that still has the stream.
+    // At the end they return to the process that still has the stream.
     const SHARES: [&str; 4] = ["workload", "namespace", "service-account", "node"];
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
@@ -547,7 +548,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
         let before = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
         let file = |name: &str| lab.directory().join(name);
         let stream = stream(&lab, &file("begun"), &file("go"))?;
-        // A request whose body is not over before the last change.
+        // A request whose body ends only after the last change.
         let upload = format!(
             "(printf head; touch {}; while [ ! -e {} ]; do printf more; sleep 0.05; done; printf tail) | \
              curl -sS -m 300 -o /dev/null -w '%{{http_code}}' -T - http://web:8080/upload",
@@ -568,7 +569,7 @@ fn a_change_of_share_under_load_loses_and_cuts_nothing(capture: Capture) -> Resu
         let after = [application("client-0")?, application("web-0")?, lab.pid_of(GROUP)?];
         ensure!(after == before, "{after:?} after {before:?}");
         println!("{}: {requests} requests over {} shares, none lost", capture.name(), SHARES.len());
-        // The processes before end with what they had.
+        // The previous processes end with their connections.
         let gone = ["workload.lab.web-0", "namespace.lab", "service-account.lab.client"];
         wait::until("the end of all processes but one", LIMIT, || {
             let left = gone.iter().any(|group| lab.pid_of(MeshProcess::Node(group)).is_ok());
@@ -582,7 +583,7 @@ fn shared(share: &str) -> String {
     MESH.replace("share: node", &format!("share: {share}"))
 }
 
-/// Has both workloads of the process served as another share says.
+/// Moves both workloads of the process to another share.
 fn go_to(lab: &Lab, share: &str) -> Result<()> {
     lab.edit(&shared(share))?;
     for name in ["client", "web"] {
@@ -607,7 +608,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         let former = stream(&lab, &file("begun"), &file("killed"))?;
         go_to(&lab, "workload")?;
         let stopped = StoppedThreads::of_process(lab.pid_of(GROUP)?)?;
-        // Each connection takes a socket of the client's broker.
+        // Each connection uses up a socket from the client's broker.
         let (full, free) = (file("full"), file("free"));
         let paths = [full.display().to_string(), free.display().to_string()];
         let held = lab.spawn("client", &["python3", "-c", HOLD, &paths[0], &paths[1]])?;
@@ -616,7 +617,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
         ensure!(status(&lab, "/")? == "200");
         lab.kill(GROUP, Signal::SIGKILL)?;
         fs::write(file("killed"), "")?;
-        // They cannot go on, as their process is gone.
+        // The streams cannot continue, because their process is gone.
         drop(stopped);
         let cut = former.finish(LIMIT)?;
         let said: Transcript = serde_json::from_slice(&cut.stdout)?;
@@ -633,7 +634,7 @@ fn a_process_that_was_left_takes_nothing_from_the_next_one_when_it_stands_still_
     lab.explain(outcome())
 }
 
-/// Begins a change of the share that waits: no process gets a certificate while the controller stands still.
+/// Begins a change of the share that has to wait: no process gets a certificate while the controller is stopped.
 fn begin_change(lab: &Lab) -> Result<()> {
     lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
     lab.edit(&shared("workload"))?;
@@ -673,7 +674,7 @@ fn a_process_that_dies_while_the_next_one_waits_for_its_identity_is_left_for_it(
     let lab = start(capture)?;
     let outcome = || -> Result<()> {
         begin_change(&lab)?;
-        // The third start waits, so that the next process may serve while this one does not run.
+        // The third start is delayed, so the next process may serve while this one does not run.
         for _ in 0..3 {
             let pid = lab.pid_of(GROUP)?;
             lab.kill(GROUP, Signal::SIGKILL)?;

@@ -1,4 +1,4 @@
-//! Workloads of one process talk to each other in memory, and all else is as over the network.
+//! Workloads of one process talk to each other in memory; everything else is as over the network.
 //!
 //! ```text
 //! client ──► web (HTTP), calls (gRPC), guest (bytes)      all of one process
@@ -33,9 +33,9 @@ metadata: {name: calls, namespace: lab}
 spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000, appProtocol: grpc}]}
 ";
 
-/// The size of a body that is sent while packets are captured.
+/// The size of the bodies that are sent while packets are captured.
 const BODY: usize = 1024 * 1024;
-/// Most bytes of the handshakes of connections that are made meanwhile, and of the probes of those that are open.
+/// Most bytes of handshakes of connections that are opened meanwhile, and of probes of open ones.
 const HANDSHAKES: usize = 64 * 1024;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -58,7 +58,7 @@ fn strict(capture: Capture) -> LabOptions {
     LabOptions { mtls: Some("strict"), one_pass: true, ..LabOptions::new(capture) }
 }
 
-/// The connections of `who` that went on in memory.
+/// The connections of `who` that were moved to memory.
 fn in_memory(lab: &Lab, who: &str, direction: &str) -> Result<u64> {
     measured(lab, who, &format!("leno_connections_in_process_total{{direction=\"{direction}\"}} "))
 }
@@ -117,7 +117,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
 ) -> Result<()> {
     let (lab, peer) = start(&strict(capture))?;
     let outcome = || -> Result<()> {
-        // The first requests of connections are sent before the other end has taken them to memory.
+        // The first requests of a connection are sent before the other end has moved it to memory.
         talk(&lab, &peer)?;
         let mut bytes = 0;
         for server in ["web", "calls", "guest"] {
@@ -132,7 +132,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
             ensure!(there == guests, "{who} serves on {there} threads of others");
         }
         ensure!(in_memory(&lab, "client", "inbound")? == 0, "nothing calls the client");
-        // A sidecar has none, and what goes to it is on the bridge.
+        // A sidecar has no neighbours, and its traffic crosses the bridge.
         echoes(&lab, "apart:9000")?;
         ensure!(in_memory(&lab, "apart", "inbound")? == 0, "a sidecar has no neighbour");
         ensure!(status(&lab, "/closed")? == "403", "the server's policy was not enforced");
@@ -142,7 +142,7 @@ fn what_workloads_of_one_process_send_each_other_is_not_on_the_network(
     lab.explain(outcome())
 }
 
-/// A policy of the network that cuts open connections does this too.
+/// A network policy that cuts open connections has the same effect.
 fn a_network_that_is_cut_ends_what_workloads_of_one_process_have_in_memory(
     capture: Capture,
 ) -> Result<()> {
@@ -206,7 +206,7 @@ fn workloads_of_one_process_use_the_network_where_they_are_told_to_or_have_no_mt
         let (lab, peer) = start(&options)?;
         let outcome = || -> Result<()> {
             talk(&lab, &peer)?;
-            // Few enough that the capture of a busy machine loses none.
+            // So few that a capture on a busy machine loses none.
             let bytes = crossed(&lab, ["client", "web"], || download(&lab, 4 * HANDSHAKES))?;
             ensure!((bytes < HANDSHAKES) == expected, "{options:?}: {bytes} on the bridge");
             ensure!((in_memory(&lab, "web", "inbound")? > 0) == expected, "{options:?}");

@@ -1,7 +1,7 @@
-//! `leno explain` and the proxies, asked about every pair of a client and a name of a generated mesh.
+//! Compares `leno explain` with the proxies for every pair of a client and a name in a generated mesh.
 //!
-//! The servers are all pairs of a protocol and of what takes connections: a proxy that admits plaintext, one
-//! that does not, or none. Which of them aliases, routes and their weights lead to comes from a seed.
+//! The servers are all combinations of a protocol and of what accepts connections: a proxy that admits plaintext, one
+//! that does not, or no proxy. A seed determines where aliases and routes lead, and the weights.
 
 mod ask;
 mod generated;
@@ -30,14 +30,14 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(explain_agrees_with_the_proxy_about_every_pair)]
 }
 
-/// Most requests until each backend of a route has answered: the rarest, with a share of one in seven, is missed
-/// once in 10^13 runs.
+/// Most requests until each backend of a route has answered: the rarest, with a share of one in seven, is missed by
+/// this many once in 10^13 runs.
 const TRIES: usize = 200;
-/// How long `leno explain`, and making the certificate, may take.
+/// How long `leno explain`, and creating the certificate, may take.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// Each backend of capture has a seed of its own, since a mesh takes more than a minute; `LENO_SEED` sets another, as every
-/// night. Clients outside of the mesh, and what leaves it, are addressed as the backend captures them.
+/// Each capture backend has its own seed, because a mesh takes more than a minute; `LENO_SEED` sets another one, as
+/// every nightly run does. Clients and destinations outside of the mesh are addressed as the backend captures them.
 fn explain_agrees_with_the_proxy_about_every_pair(capture: Capture) -> Result<()> {
     let seed = match (std::env::var("LENO_SEED"), capture) {
         (Ok(seed), _) => seed.parse().context("LENO_SEED")?,
@@ -79,7 +79,7 @@ fn pairs(capture: Capture, seed: u64) -> Result<()> {
     lab.explain(if differences.is_empty() { Ok(()) } else { Err(anyhow::anyhow!("{all}")) })
 }
 
-/// Makes the server of HTTPS and its certificate.
+/// Creates the HTTPS server and its certificate.
 fn prepare(directory: &Path) -> Result<()> {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
     fs::write(directory.join("server.py"), include_str!("pairs/server.py"))?;
@@ -110,7 +110,7 @@ fn url(to: &Destination) -> String {
     format!("{}://{}:{}/{path}", to.scheme.as_str(), to.host(), to.port)
 }
 
-/// Asks both.
+/// Compares the answer of `leno explain` with the outcome of the request.
 fn agrees(lab: &Lab, (namespace, client): (&str, &str), to: &Destination) -> Result<()> {
     let mut explain = lab.leno("explain");
     explain.args(["-n", namespace, "-o", "json", client, "--", &url(to)]);
@@ -136,10 +136,10 @@ fn agrees(lab: &Lab, (namespace, client): (&str, &str), to: &Destination) -> Res
     Ok(())
 }
 
-/// One of the outcomes that the explanation allows.
+/// An outcome that the explanation permits.
 #[derive(Debug)]
 enum Expected {
-    /// This happens.
+    /// Exactly this one.
     Is(CallOutcome),
     /// Some server answers.
     AnyServer,
@@ -180,7 +180,7 @@ fn expected(said: &Value, scheme: Scheme) -> Result<Vec<Expected>> {
     })
 }
 
-/// The status of a gRPC call that stands for one of HTTP ("HTTP to gRPC Status Code Mapping").
+/// The gRPC status for an HTTP status ("HTTP to gRPC Status Code Mapping").
 fn grpc_status(of_http: u64) -> &'static str {
     match of_http {
         403 => "PermissionDenied",
@@ -190,7 +190,7 @@ fn grpc_status(of_http: u64) -> &'static str {
     }
 }
 
-/// The name by which the server of a backend answers: the instance's without its number.
+/// The name with which the server of a backend answers: the instance's name without its number.
 fn server_of(backend: &Value) -> String {
     let workload = backend["endpoints"][0]["workload"].as_str();
     let instance = workload.and_then(|name| name.strip_prefix("lab/"));

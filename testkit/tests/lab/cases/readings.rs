@@ -1,5 +1,5 @@
-//! Paths are compared as the application is declared to read them: with nginx, which merges slashes, resolves dots and
-//! decodes slashes, and with Node, which takes paths as they are sent.
+//! Paths are compared in the form that the application is declared to use: with nginx, which merges slashes, resolves
+//! dots and decodes slashes, and with Node, which uses paths as they are sent.
 
 use std::fs;
 use std::path::Path;
@@ -62,7 +62,7 @@ require('http').createServer((request, response) => {
 }).listen(8080, '::');
 ";
 
-/// Spellings of paths, of which each application reads some as `/admin`.
+/// Spellings of paths, some of which each application treats as `/admin`.
 const PATHS: [&str; 24] = [
     "/admin",
     "/admin/",
@@ -134,7 +134,7 @@ fn compared(lab: &Lab) -> Result<()> {
             let expected: &[&str] = match &*read {
                 "admin" => &[denied, ambiguous],
                 "other" => &["200", ambiguous],
-                // nginx refuses what leads above its root.
+                // nginx refuses paths above its root.
                 _ => &["400", ambiguous],
             };
             ensure!(expected.contains(&&*said), "{server} reads {path} as {read}: {said}");
@@ -155,7 +155,7 @@ fn compared(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How an application reads a path, without the proxy in between: the first line of its response.
+/// How an application interprets a path without a proxy in between: the first line of its response.
 fn asked(lab: &Lab, server: &str, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:8080{path}");
     let said = lab.text(server, &["curl", "-sS", "-m", "20", "--path-as-is", &url])?;

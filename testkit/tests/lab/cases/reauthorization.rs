@@ -1,4 +1,4 @@
-//! What is in progress when a policy changes: exactly what is no longer permitted ends.
+//! Requests and connections in progress when a policy changes: exactly those that are no longer permitted end.
 //!
 //! ```text
 //! web (denied), cart (permitted, except below /upgrade) ──► front (HTTP), echo (bytes), calls (gRPC)
@@ -134,7 +134,7 @@ pub(super) struct OpenTalk {
 }
 
 impl OpenTalk {
-    /// Waits for its end: in order if it goes on, and early if not.
+    /// Waits for its end: a proper one if it may continue, an early one if not.
     pub(super) fn end(self) -> Result<()> {
         let said = command::success(&self.what, self.running.finish(HEAR_LIMIT)?)?;
         let transcript: Transcript = serde_json::from_str(&said)?;
@@ -191,7 +191,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
         let end = running.finish(HEAR_LIMIT)?;
         ensure!(!end.status.success(), "{client}: the stream ended in order: {end:?}");
     }
-    // What is still permitted has been decided on as well, and goes on.
+    // What is still permitted was checked as well, and continues.
     std::fs::write(&go, "")?;
     stays.into_iter().try_for_each(OpenTalk::end)?;
     for running in kept {
@@ -219,7 +219,7 @@ pub(super) fn begin_upgrade() -> Vec<Step> {
     vec![Step::Send(request.into()), Step::Response(false)]
 }
 
-/// Opens a connection, which then goes on once `go` exists, or is only read from.
+/// Opens a connection, which continues once `go` exists, or is only read from.
 pub(super) fn begin_talk(
     lab: &Lab,
     (client, address): (&str, &str),
@@ -244,7 +244,7 @@ pub(super) fn begin_talk(
     Ok(OpenTalk { what, running, goes_on })
 }
 
-/// A response that is under way until `go` exists, over HTTP/2 from end to end.
+/// A response in progress until `go` exists, over HTTP/2 from end to end.
 pub(super) fn begin_stream(
     lab: &Lab,
     (client, header): (&str, &str),
@@ -263,7 +263,7 @@ pub(super) fn begin_stream(
     Ok(running)
 }
 
-/// A client that says nothing waits for the server's greeting, which it must not get.
+/// A silent client waits for the server's greeting, which it must not receive.
 fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
     let heard = lab.talk("plain", "banner-0.banner.lab:2500", &[Step::Read(6)])?;
     let secret = |event: &Event| matches!(event, Event::Bytes { text, .. } if text == "secret");
@@ -274,8 +274,8 @@ fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The name of a connection is not read before a policy needs it. One that may have the name ends, and one whose bytes were
-/// read goes on.
+/// The server name of a connection is not read before a policy needs it. So an earlier connection that may have the
+/// denied name ends, and one whose bytes were read continues.
 fn what_a_new_denial_by_server_name_denies_ends(capture: Capture) -> Result<()> {
     let mesh = format!("{MESH}{UNDECLARED}");
     let lab = Lab::start(&LabOptions::new(capture), &mesh, |_| Ok(()))?;
@@ -294,7 +294,7 @@ fn names(lab: &Lab, mesh: &str) -> Result<()> {
     unread.into_iter().try_for_each(OpenTalk::end)?;
     std::fs::write(&go, "")?;
     read.end()?;
-    // Begun under the policy, they are read.
+    // Connections that begin under the policy are read.
     let begun = lab.talk("cart", "echo.lab:9000", &bytes())?;
     ensure!(begun.failure().is_none(), "{begun:?}");
     Ok(())

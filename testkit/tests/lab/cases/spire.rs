@@ -1,4 +1,5 @@
-//! Proxies get their certificates of a SPIFFE Workload API, as SPIRE's agent serves it: here of SPIFFE's own Go module.
+//! Proxies get their certificates from a SPIFFE Workload API as SPIRE's agent serves it; here it is served by SPIFFE's
+//! own Go module.
 //!
 //! ```text
 //! spiffe-peer issue ── control.sock ──► control plane: its trust bundle
@@ -66,7 +67,7 @@ spec:
   - {from: [{serviceAccounts: [own]}], to: [{paths: [{prefix: /web}]}]}
 ";
 
-/// Workloads whose sockets issue other identities than theirs: of another trust domain, and of another account.
+/// Workloads whose sockets issue other identities than theirs: one of another trust domain, and one of another account.
 const MISMATCHES: &str = "
 ---
 apiVersion: leno.dev/v1alpha1
@@ -82,14 +83,14 @@ metadata:
 spec: {serviceAccount: stray, command: ['@BIN@/leno-peer', idle]}
 ";
 
-/// What the sockets issue.
+/// The identities that the sockets issue.
 const ISSUED: [&str; 4] = [
     "control=spiffe://cluster.local/control",
     "web=spiffe://cluster.local/ns/lab/sa/web",
     "cart=spiffe://cluster.local/ns/lab/sa/cart",
     "far=spiffe://example.org/ns/lab/sa/far",
 ];
-/// How long certificates of the Workload API last; they are replaced at half of it.
+/// How long certificates of the Workload API are valid; they are replaced after half of that.
 const LIFETIME: &str = "120s";
 /// How long an answer or a message may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -117,7 +118,7 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
         let (clients, url) = (["web-0", "own-0"], "http://cart:8080/");
         let requests = under_load(&lab, (&clients, url), || {
             roots_replaced(&lab, &issuer).context("the roots of the Workload API are replaced")?;
-            // The control plane's own root: no proxy keeps a phase from its end.
+            // For the control plane's own root: no proxy delays the end of a phase.
             let current = |report: &Value| report["proxies"]["current"] == 3;
             let before = until(&lab, "all to be current", current)?;
             rotate(&lab, &[])?;
@@ -147,7 +148,7 @@ fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
     lab.explain(outcome())
 }
 
-/// The server of the sockets, once it serves.
+/// Starts the server of the sockets, and waits until it serves.
 fn issuer(sockets: &Path) -> Result<Running> {
     let mut command = Command::new(tools::install("spiffe")?.join("spiffe"));
     command.arg("issue").arg(sockets).arg(LIFETIME).args(ISSUED);
@@ -163,7 +164,7 @@ fn issuer(sockets: &Path) -> Result<Running> {
     Ok(issuer)
 }
 
-/// Both clients are known by their identities, whichever authority has signed them.
+/// Both clients are identified correctly, whichever authority has signed their certificates.
 fn identities(lab: &Lab) -> Result<()> {
     for (client, path, status) in
         [("web", "web", "200"), ("own", "own", "200"), ("web", "own", "403"), ("own", "web", "403")]
@@ -174,7 +175,7 @@ fn identities(lab: &Lab) -> Result<()> {
             Ok(lab.text(client, &ask).is_ok_and(|said| said == status).then_some(()))
         })?;
     }
-    // Those of the control plane last for a day.
+    // The control plane's certificates are valid for a day.
     let hours =
         |name: &str| Ok::<_, anyhow::Error>(expires(lab, name)?.saturating_sub(now()?) / 3600);
     ensure!(hours("web")? == 0 && hours("cart")? == 0, "certificates of the control plane");
@@ -182,7 +183,7 @@ fn identities(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A second root is added, signs, and the first one is removed.
+/// A second root is added, then signs, and then the first one is removed.
 fn roots_replaced(lab: &Lab, issuer: &Running) -> Result<()> {
     for (step, roots) in [("added", 2), ("signing", 2), ("removed", 1)] {
         let before = [expires(lab, "web")?, expires(lab, "cart")?];
@@ -194,7 +195,7 @@ fn roots_replaced(lab: &Lab, issuer: &Running) -> Result<()> {
         })?;
         until(lab, &format!("the roots after one was {step}"), |report| {
             let others = report["others"].as_array().map(Vec::len);
-            // What proxies are counted for is the bundle that was published last.
+            // The counts of proxies refer to the bundle that was published last.
             let is_published = step == "signing" || report["bundle"] != bundle;
             others == Some(roots) && is_published && report["proxies"]["current"] == 3
         })?;

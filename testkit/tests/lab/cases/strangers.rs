@@ -201,7 +201,7 @@ fn does_not_pass(lab: &Lab) -> Result<()> {
     lab.reach("client", "web:8080").map(drop)
 }
 
-/// The link-local address of an instance does not follow from its hardware address, which its number decides.
+/// The link-local address of an instance cannot be derived from its hardware address, which depends on its number.
 fn is_random(lab: &Lab, instance: &str) -> Result<()> {
     let address: Ipv6Addr = link_local(lab, instance)?.parse()?;
     let hardware = lab.text(instance, &["ip", "-o", "link", "show", "dev", "eth0"])?;
@@ -220,7 +220,7 @@ pub(super) fn link_local(lab: &Lab, instance: &str) -> Result<String> {
     link_local_of(&lab.namespace(instance)?, "eth0")
 }
 
-/// That of an interface in a network namespace.
+/// The link-local address of an interface in a network namespace.
 fn link_local_of(namespace: &Path, interface: &str) -> Result<String> {
     let mut ip = Command::new("ip");
     ip.args(["-6", "-o", "address", "show", "scope", "link", "dev", interface]);

@@ -1,4 +1,4 @@
-//! `leno authz suggest`: a policy for what was audited, which permits exactly that once it is applied.
+//! `leno authz suggest` prints a policy for audited requests, which permits exactly those once it is applied.
 //!
 //! ```text
 //! web, cart (meshed), plain (no proxy) ──► front (HTTP, audited)
@@ -29,7 +29,7 @@ metadata: {name: watch, namespace: lab}
 spec: {selector: {matchLabels: {app: front}}, action: Audit, rules: [{}]}
 ";
 
-/// What is requested before there is a policy that permits or denies.
+/// The requests that are sent before a policy permits or denies anything.
 const REQUESTS: [(&str, &[&str]); 4] = [
     ("web", &["http://front.lab/items?page=2"]),
     ("web", &["-X", "POST", "http://front.lab/items"]),
@@ -60,7 +60,7 @@ fn a_policy_is_suggested_for_what_was_audited(capture: Capture) -> Result<()> {
         let in_clear = one["in_clear"].as_array().context("no list")?;
         ensure!(in_clear.len() == 1 && in_clear[0]["port"] == 8080, "who comes in clear: {said}");
         let policy = one["policy"].as_str().context("no policy")?;
-        // It permits what was recorded, and nothing besides.
+        // It permits what was recorded, and nothing else.
         lab.edit(&format!("{mesh}---\n{policy}"))?;
         let denied = "403 authorization-denied";
         until(&lab, "plain", REQUESTS[3].1, denied)?;

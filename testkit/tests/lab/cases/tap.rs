@@ -1,4 +1,5 @@
-//! `leno tap`: live requests of HTTP/1, HTTP/2 and gRPC through two proxies, with identities and where their time went.
+//! `leno tap`: live HTTP/1, HTTP/2 and gRPC requests through two proxies, with identities and a breakdown of their
+//! time.
 //!
 //! ```text
 //! web (meshed, tapped) ──► front (HTTP), calls (gRPC)
@@ -58,7 +59,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
             lab.text("web", &["curl", "-sS", "-m", "20", "-H", secret, &url]).map(drop)
         };
         is_open("0")?;
-        // HTTP/1, without a route's filter, until one request has both halves.
+        // HTTP/1 without a filter for a route, until one request is shown from both sides.
         let mut tap = lab.leno("tap");
         tap.args(["web", "--to", "svc/front", "--method", "GET", "--path", "/seen", "--headers"]);
         let tap = command::Running::start(tap.args(["-o", "json", "--count", "4"]))?;
@@ -82,7 +83,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
         }
         is_open("0")?;
 
-        // The server's half: both proxies are tapped from the beginning.
+        // The server's side: both proxies are tapped from the beginning.
         let mut tap = lab.leno("tap");
         let tap =
             command::Running::start(tap.args(["web", "calls", "-o", "json", "--count", "1"]))?;
@@ -99,7 +100,7 @@ fn live_requests_are_shown_with_their_identities_and_times(capture: Capture) -> 
             ensure!(one["latency"][part].is_u64(), "{part}: {one}");
         }
         is_open("0")?;
-        // An application cannot open a tap by fetching an address.
+        // An application cannot open a tap by requesting a URL.
         let url = "http://127.0.0.1:15020/tap?id=a";
         let code = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}"];
         let fetched = lab.text("web", &[&code[..], &[url]].concat())?;

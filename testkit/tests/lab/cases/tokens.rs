@@ -1,4 +1,4 @@
-//! Tokens of users before the server's proxy: verified by the keys of their issuer, or 401.
+//! Tokens of users, checked by the server's proxy: verified with the keys of their issuer, or denied with 401.
 //!
 //! ```text
 //! web (meshed), plain (no proxy) ── Authorization: Bearer ... ──► front (HTTP)
@@ -52,7 +52,7 @@ metadata: {name: front, namespace: lab}
 spec: {selector: {app: front}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
 ";
 
-/// Clients and servers of long responses, beside those of MESH.
+/// Clients and servers of long responses, in addition to those of MESH.
 const MORE: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -72,7 +72,7 @@ metadata: {name: calls, namespace: lab}
 spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000, appProtocol: grpc}]}
 ";
 
-/// How long the tokens are valid that end during their responses, in seconds.
+/// The lifetime of tokens that expire during their responses, in seconds.
 const SHORT: u64 = 6;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -123,7 +123,7 @@ pub(super) fn token(header: &str, claims: &Value, sign: impl FnOnce(&[u8]) -> Ve
     format!("{text}.{}", BASE64URL_NOPAD.encode(&sign(text.as_bytes())))
 }
 
-/// The claims of a good token, with these in addition.
+/// The claims of a valid token, and these.
 pub(super) fn claims(more: &Value) -> Result<Value> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let mut all = json!({"iss": ISSUER, "aud": ["shop"], "sub": "ann", "exp": now + 600});
@@ -145,7 +145,7 @@ fn tokens_of_users_are_verified(capture: Capture) -> Result<()> {
             decisions(&lab, &key, (client, url))?;
         }
         challenged(&lab)?;
-        // The issuer has another key now, of the same name.
+        // The issuer has another key now, with the same name.
         let sign = |text: &[u8]| sign(&key, text);
         let good = bearer(&token(KEY_ID, &claims(&json!({}))?, sign));
         let request = ["-H", good.as_str(), "http://front.lab/items"];
@@ -289,7 +289,7 @@ spec:
     let expired = "401 authorization-denied; reason=token-expired";
     let said = answered(lab, "web", &["-H", &short, "http://front.lab/items"])?;
     ensure!(said == expired, "{said:?}");
-    // What has a token that is still valid goes on.
+    // A response with a token that is still valid continues.
     std::fs::write(&go, "")?;
     kept.end()?;
     let said = command::success("the kept stream", stays.finish(HEAR_LIMIT)?)?;
@@ -309,7 +309,7 @@ fn upgrade(token: &str) -> Vec<Step> {
     vec![Step::Send(request), Step::Response(false)]
 }
 
-/// The server of an issuer's keys, beside the documents of MESH.
+/// The server of an issuer's keys, in addition to the documents of MESH.
 const ISSUER_SERVER: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -319,7 +319,7 @@ spec:
   ports: [{name: http, port: 8080, appProtocol: http}]
 ";
 
-/// What the control plane may fetch keys from.
+/// The origins from which the control plane may fetch keys.
 const PERMITTED: &str = "---
 apiVersion: v1
 kind: Namespace
@@ -328,7 +328,7 @@ metadata:
   annotations: {leno.dev/keys-from: 'http://issuer-0.issuer.lab.svc.cluster.local:8080'}
 ";
 
-/// How long other keys may take to be fetched, and to reach a proxy.
+/// How long fetching new keys, and sending them to a proxy, may take.
 const FETCH_LIMIT: Duration = Duration::from_secs(90);
 
 fn keys_are_fetched_from_their_issuer(capture: Capture) -> Result<()> {
@@ -385,7 +385,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     };
     let url = "http://issuer-0.issuer.lab.svc.cluster.local:8080/moved";
     let users = users_of(url, "[shop]");
-    // No operator has permitted the origin, and there are no other keys.
+    // No operator has permitted the origin, and no keys were fetched before.
     let no_key = "401 authorization-denied; reason=token-key";
     lab.edit(&format!("{mesh}{users}"))?;
     answers(&by(&first, "shop")?, no_key)?;
@@ -393,7 +393,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&first, "shop")?, "200")?;
     let of_other = "401 authorization-denied; reason=token-signature";
     answers(&by(&second, "shop")?, of_other)?;
-    // The issuer publishes a second key, and both count while it does.
+    // The issuer publishes a second key, and both are valid meanwhile.
     let mut both = key_set(&first);
     let more = key_set(&second)["keys"][0].clone();
     both["keys"].as_array_mut().context("the keys")?.push(more);
@@ -402,7 +402,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&first, "shop")?, "200")?;
     fs::write(&served, key_set(&second).to_string())?;
     answers(&by(&first, "shop")?, of_other)?;
-    // Keys of another name, which the proxy reports: the control plane does not wait for its next regular fetch.
+    // Keys with a new name. The proxy reports it, and the control plane does not wait for its next regular fetch.
     let before = refetches(lab)?;
     let claims = claims(&json!({}))?;
     let renamed = token(r#"{"alg":"ES256","kid":"two"}"#, &claims, |text| sign(&first, text));
@@ -414,17 +414,17 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&renamed, "200")?;
     fs::write(&served, key_set(&second).to_string())?;
     answers(&by(&second, "shop")?, "200")?;
-    // Without its issuer a new control plane has the last keys.
+    // If the issuer is down, a new control plane uses the last keys.
     fs::remove_file(&served)?;
     lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
     lab.edit(&format!("{mesh}{}{PERMITTED}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, "200")?;
-    // What is no longer permitted has no keys.
+    // A policy that is not permitted has no keys.
     lab.edit(&format!("{mesh}{}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, no_key)
 }
 
-/// How often the control plane was told of tokens with unknown keys.
+/// How often proxies have reported tokens with unknown keys to the control plane.
 fn refetches(lab: &Lab) -> Result<u64> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail", "-m", "20", "http://127.0.0.1:15020/metrics"]);

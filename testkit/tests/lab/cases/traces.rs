@@ -1,5 +1,5 @@
-//! Traces and access logs in a real collector: spans and records of two proxies a hop, over applications that pass
-//! headers on.
+//! Traces and access logs in a real collector: spans and records of two proxies for each hop, through applications that
+//! forward the trace headers.
 //!
 //! ```text
 //! web ──► a (nginx) ──► b (nginx) ──► c (nginx) ──► d (HTTP)
@@ -95,7 +95,7 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
     Lab::start(&options, &mesh, prepare)
 }
 
-/// Web servers that pass requests on with their headers.
+/// Web servers that forward requests with their headers.
 fn prepare(directory: &Path) -> Result<()> {
     let place = directory.display();
     for (name, next) in [("a", "b"), ("b", "c"), ("c", "d")] {
@@ -114,7 +114,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A span as the collector has received it.
+/// A span as received by the collector.
 #[derive(Debug)]
 struct Span {
     trace: String,
@@ -144,8 +144,8 @@ fn attributes(list: &Value) -> HashMap<String, String> {
     list.as_array().into_iter().flatten().map(one).collect()
 }
 
-/// Reads what the collector has written so far, by the names of the three levels of lists. The last line may not be
-/// written whole yet.
+/// Reads what the collector has written so far; `levels` are the names of the three nested lists. The last line may be
+/// incomplete.
 fn for_each(lab: &Lab, levels: (&str, &str, &str), mut read: impl FnMut(&str, &Value)) {
     let text = fs::read_to_string(lab.directory().join("spans")).unwrap_or_default();
     let lists = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
@@ -178,7 +178,7 @@ fn received(lab: &Lab) -> Vec<Span> {
     spans
 }
 
-/// The spans of requests with a query, once there are so many.
+/// The spans of requests with a query, once there are `count`.
 fn of_query(lab: &Lab, query: &str, count: usize) -> Result<Vec<Span>> {
     let mut last = Vec::new();
     let found = wait::until("the spans", LIMIT, || {
@@ -190,7 +190,7 @@ fn of_query(lab: &Lab, query: &str, count: usize) -> Result<Vec<Span>> {
     Ok(last)
 }
 
-/// The spans from the first to the last: each is the only child of the one before.
+/// The spans from the first to the last: each is the only child of its predecessor.
 fn chain(spans: Vec<Span>, first_parent: &str) -> Result<Vec<Span>> {
     let mut by_parent: HashMap<String, Span> = HashMap::new();
     let count = spans.len();
@@ -209,7 +209,7 @@ fn chain(spans: Vec<Span>, first_parent: &str) -> Result<Vec<Span>> {
     Ok(chain)
 }
 
-/// Two spans a hop, of the right proxies and kinds, in one trace.
+/// Checks that each hop has two spans, of the right proxies and kinds, in one trace.
 fn is_tree(spans: Vec<Span>, (trace, parent): (Option<&str>, &str)) -> Result<()> {
     const SERVER: u64 = 2;
     const CLIENT: u64 = 3;
@@ -252,13 +252,13 @@ fn ask(lab: &Lab, more: &[&str]) -> Result<Value> {
 fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Result<()> {
     let lab = start(capture, "lab/collector:4317,sampling=100%", None)?;
     let cases = || -> Result<()> {
-        // A trace that the first proxy begins.
+        // The first proxy begins the trace.
         ask(&lab, &["http://a.lab/seen?new&token=hidden-value"])?;
         let spans = of_query(&lab, "new&token=(masked)", SPANS)?;
         ensure!(spans.iter().all(|span| span.is("url.path", "/seen")), "{spans:#?}");
         is_tree(spans, (None, ""))?;
 
-        // One that the application has begun, in each form, which comes out in the same form.
+        // The application begins the trace, in each format; the trace keeps its format.
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01");
         let state = ["-H", "tracestate: vendor=value"];
         let seen =
@@ -282,7 +282,7 @@ fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Resu
         ask(&lab, &[&several[..], &["http://a.lab/seen?parts"]].concat())?;
         is_tree(of_query(&lab, "parts", SPANS)?, (Some(TRACE), PARENT))?;
 
-        // A parent that is not sampled is passed on as it came. The next trace comes after it.
+        // A parent that is not sampled is forwarded unchanged. The spans of the next trace follow.
         let parent = format!("traceparent: 00-{TRACE}-{PARENT}-00");
         let seen = ask(&lab, &["-H", &parent, "http://a.lab/seen?unsampled"])?;
         ensure!(seen["headers"].to_string().contains(&format!("00-{TRACE}-{PARENT}-00")), "{seen}");
@@ -318,7 +318,7 @@ fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Resu
         ensure!(chain.len() == SPANS, "{chain:#?}");
         let all = received(&lab);
         ensure!(!all.iter().any(|span| span.is("url.query", "good")), "{all:#?}");
-        // Records come the same way, of all requests.
+        // Log records arrive the same way, for all requests.
         let bad = records_of(&lab, ("leno.target", "/seen?status=503"), SPANS)?;
         ensure!(bad.iter().all(|record| record.severity == "ERROR"), "{bad:#?}");
         let good = records_of(&lab, ("leno.target", "/seen?good"), SPANS)?;
@@ -328,7 +328,7 @@ fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Resu
     lab.explain(cases())
 }
 
-/// A record of the access log as the collector has received it.
+/// A record of the access log as received by the collector.
 #[derive(Debug)]
 struct Record {
     trace: String,
@@ -356,7 +356,7 @@ fn records(lab: &Lab) -> Vec<Record> {
     records
 }
 
-/// The records with this attribute, once there are so many.
+/// The records with this attribute, once there are `count`.
 fn records_of(lab: &Lab, (key, value): (&str, &str), count: usize) -> Result<Vec<Record>> {
     let is_it = |record: &Record| record.attributes.get(key).is_some_and(|own| own == value);
     let mut last = Vec::new();
@@ -378,7 +378,7 @@ fn the_access_log_is_in_the_collector_of_traces(capture: Capture) -> Result<()> 
         ask(&lab, &[&secret[..], &["http://a.lab/seen?log"]].concat())?;
         let spans = of_query(&lab, "log", SPANS)?;
         let logged = records_of(&lab, ("url.path", "/seen"), SPANS)?;
-        // Each record is in the trace, with the span of the same proxy and direction.
+        // Each record is in the trace of the span of the same proxy and direction.
         let of_spans = spans.iter().map(|span| {
             let direction = if span.kind == 2 { "inbound" } else { "outbound" };
             (&*span.service, direction, &*span.trace, &*span.id)
@@ -414,11 +414,12 @@ fn the_access_log_is_in_the_collector_of_traces(capture: Capture) -> Result<()> 
             of_web.attributes.get("agent").is_some_and(|agent| agent == "tester"),
             "{of_web:#?}"
         );
-        // Exports of records are in none; those of spans are, and end when no request has a span.
+        // Exports of log records are not logged themselves. Exports of spans are, and they end when no request has a
+        // span.
         let own = |record: &Record| {
             record.attributes.get("url.path").is_some_and(|path| path.contains("LogsService"))
         };
-        // By now records have been exported more than once: each export would else be the reason for the next.
+        // By now records have been exported more than once: without this exception each export would cause the next.
         ask(&lab, &["http://a.lab/seen?again"])?;
         records_of(&lab, ("url.path", "/seen"), 2 * SPANS)?;
         ensure!(!records(&lab).iter().any(own), "{:#?}", records(&lab));

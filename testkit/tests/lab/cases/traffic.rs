@@ -36,13 +36,13 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
     let bed = TrafficMesh::start(capture, &mesh::ALL)?;
     let cases = || -> Result<()> {
         retries_keep_faults_from_clients(&bed)?;
-        what_may_change_something_is_sent_once(&bed)?;
+        non_idempotent_requests_are_sent_once(&bed)?;
         retries_stay_in_their_budget(&bed)?;
         tries_end_in_time(&bed)?;
         late_requests_are_copied(&bed)?;
-        what_fails_is_left_out(&bed)?;
+        endpoints_that_fail_are_ejected(&bed)?;
         faults_are_made_for_one_rule(&bed)?;
-        what_is_over_a_limit_is_refused(&bed)?;
+        requests_over_a_limit_are_refused(&bed)?;
         no_application_speaks_as_its_proxy(&bed)?;
         a_slow_endpoint_is_avoided(&bed)
     };
@@ -66,7 +66,7 @@ fn retries_keep_faults_from_clients(bed: &TrafficMesh) -> Result<()> {
 }
 
 /// A POST is sent once under the same policy, whatever its outcome.
-fn what_may_change_something_is_sent_once(bed: &TrafficMesh) -> Result<()> {
+fn non_idempotent_requests_are_sent_once(bed: &TrafficMesh) -> Result<()> {
     let answers = bed.ask_many("client", "http://mixed/post", 30, &["-X", "POST"])?;
     ensure!(answers.iter().any(|answer| answer != "200"), "{answers:?}");
     let mut posts: Vec<String> =
@@ -141,7 +141,7 @@ fn late_requests_are_copied(bed: &TrafficMesh) -> Result<()> {
 }
 
 /// One of three endpoints fails every request: it receives at most three.
-fn what_fails_is_left_out(bed: &TrafficMesh) -> Result<()> {
+fn endpoints_that_fail_are_ejected(bed: &TrafficMesh) -> Result<()> {
     let ejection = "  ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n";
     bed.policy_holds("third", "RoundRobin", ejection)?;
     let before = bed.seen(&["third-bad-0"])?.len();
@@ -167,7 +167,7 @@ fn faults_are_made_for_one_rule(bed: &TrafficMesh) -> Result<()> {
     bed.until("client", &["http://good/teapot"], "200")
 }
 
-fn what_is_over_a_limit_is_refused(bed: &TrafficMesh) -> Result<()> {
+fn requests_over_a_limit_are_refused(bed: &TrafficMesh) -> Result<()> {
     bed.policy("stalling", "  limits: {requests: 1, pending: 0}\n")?;
     bed.until_heard("the refusal", || {
         let held = ["curl", "-s", "-m", "2", "http://stalling/held"];

@@ -17,10 +17,10 @@ use crate::outside::{ADDRESS, Machine, Outside};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(workloads_reach_what_the_machine_does),
-        alone!(the_last_mesh_puts_the_machine_back),
-        alone!(meshes_that_end_together_put_the_machine_back),
-        alone!(a_start_that_fails_leaves_nothing_and_takes_nothing),
-        alone!(what_no_route_leads_to_names_the_remedy),
+        alone!(the_last_mesh_restores_the_machine),
+        alone!(meshes_that_end_together_restore_the_machine),
+        alone!(a_failed_start_leaves_nothing_behind_and_removes_nothing),
+        alone!(an_unreachable_destination_names_the_remedy),
     ]
 }
 
@@ -165,7 +165,7 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
 }
 
 /// Two meshes side by side, one of which is killed; the cleanup runs in another namespace.
-fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
+fn the_last_mesh_restores_the_machine(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     ensure!(!world.forwards()?, "a new namespace forwards");
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
@@ -187,7 +187,7 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
 
 /// Two meshes end at once; and one ends beside another that had made its table but not its record
 /// yet.
-fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()> {
+fn meshes_that_end_together_restore_the_machine(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
     let ended = std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()>
 }
 
 /// Without `nft`, and while another mesh of the same name has an uplink.
-fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Result<()> {
+fn a_failed_start_leaves_nothing_behind_and_removes_nothing(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let lab = world.up(capture, true)?;
     let link = world.made()?;
@@ -241,7 +241,7 @@ fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Resu
     Ok(())
 }
 
-fn what_no_route_leads_to_names_the_remedy(capture: Capture) -> Result<()> {
+fn an_unreachable_destination_names_the_remedy(capture: Capture) -> Result<()> {
     let world = UplinkLab::new()?;
     let lab = world.up(capture, false)?;
     let expected = "503  connect-unreachable; remedy=\"no route leads there: a pod or node that is gone, or, \

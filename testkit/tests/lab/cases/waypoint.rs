@@ -137,7 +137,7 @@ fn a_waypoint_serves_for_workloads_without_a_proxy(capture: Capture) -> Result<(
     lab.end()
 }
 
-/// Status, cause and `x-route` of the answer.
+/// The status, the cause and `x-route` of the response.
 fn answer(lab: &Lab, who: &str, url: &str) -> Result<String> {
     let form = "%{http_code} %header{leno-error} %header{x-route}";
     let ask = ["curl", "-sS", "-o", "/dev/null", "-m", "20", "-w", form, url];
@@ -159,10 +159,10 @@ fn clients_of_the_mesh(lab: &Lab) -> Result<()> {
         let said = answer(lab, "web", "http://app.lab/open/x")?;
         ensure!(said == "200  of-the-waypoint", "{said}");
     }
-    // The policies of the service hold for the client that the waypoint knows, and for each request.
+    // The policies of the service apply to the client's identity, which the waypoint verified, and to each request.
     until(lab, "web", "http://app.lab/closed", "403 authorization-denied")?;
     until(lab, "other", "http://app.lab/open", "403 authorization-denied")?;
-    // Without a proxy on the other side the route of a client's own proxy would have no identity to go by.
+    // Without a proxy on the server's side there is no identity that a route in the client's own proxy could use.
     until(lab, "other", "http://free.lab/", "200")?;
     let steps = [Step::Send("hello".into()), Step::Expect("hello".into()), Step::ShutdownWrite];
     let talk = lab.talk("web", &format!("{}:90", vip(lab, "bytes")?), &steps)?;
@@ -179,7 +179,7 @@ fn clients_of_the_mesh(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How many tunnels of HBONE the proxy of a workload has counted.
+/// How many HBONE tunnels the proxy of a workload has counted.
 fn tunnels(lab: &Lab, who: &str, direction: &str, result: &str) -> Result<u64> {
     let metrics = lab.metrics(who)?;
     let series =
@@ -188,12 +188,12 @@ fn tunnels(lab: &Lab, who: &str, direction: &str, result: &str) -> Result<u64> {
     Ok(counted.with_context(|| format!("{series}: {metrics}"))?.trim().parse()?)
 }
 
-/// A client without a certificate connects, and is served nothing.
+/// A client without a certificate can connect, but gets no response.
 fn refused(lab: &Lab, url: &str) -> Result<()> {
     let ask = format!("curl -sSk -m 20 -o /dev/null {url}; echo $?");
     let said = lab.text("plain", &["sh", "-c", &ask])?;
     let exit: u8 = said.trim().parse().with_context(|| said.clone())?;
-    // Not that the connection is refused (7), or that no answer comes in time (28).
+    // The connection was not refused (7), and did not time out (28).
     ensure!(![0, 6, 7, 28].contains(&exit), "curl {url} ends with {exit}");
     Ok(())
 }
@@ -212,7 +212,7 @@ fn vip(lab: &Lab, service: &str) -> Result<IpAddr> {
     Ok(address.parse()?)
 }
 
-/// A client with an identity of the mesh, which speaks to the waypoint itself.
+/// A client with an identity of the mesh, which talks to the waypoint directly.
 fn strangers(lab: &Lab) -> Result<()> {
     let directory = hbone::identity(lab, "plain", "plain")?;
     let get = |to: &str| {
@@ -223,7 +223,8 @@ fn strangers(lab: &Lab) -> Result<()> {
     let (edge, workload) = (address("edge")?, address("app")?);
     let connects = [
         get(&format!("{app}:80")),
-        // Not the waypoint's: a service without one, another port, a workload, elsewhere, the waypoint itself.
+        // Destinations that are not the waypoint's: a service without one, another port, a workload, an outside
+        // address, the waypoint itself.
         get(&format!("{free}:80")),
         get(&format!("{app}:8080")),
         get(&format!("{workload}:8080")),
@@ -253,14 +254,15 @@ fn strangers(lab: &Lab) -> Result<()> {
 }
 
 fn edits(lab: &Lab) -> Result<()> {
-    // A waypoint that there is not, and one of a namespace that offers none: nothing is served, by no other way either.
+    // A waypoint that does not exist, and one of a namespace that offers none: nothing is served, also not without a
+    // waypoint.
     lab.edit(&mesh("none-such"))?;
     until(lab, "web", "http://app.lab/open", "503 no-endpoints")?;
     lab.edit(&mesh("edge, leno.dev/use-waypoint-namespace: elsewhere"))?;
     until(lab, "web", "http://app.lab/open", "503 no-endpoints")?;
     lab.edit(&mesh("edge"))?;
     until(lab, "web", "http://app.lab/open", "200  of-the-waypoint")?;
-    // Without one the client's own proxy applies the route, and nothing the service's policies.
+    // Without a waypoint the client's own proxy applies the route, and nothing applies the service's policies.
     lab.edit(&mesh("none"))?;
     until(lab, "other", "http://app.lab/closed", "200  of-the-waypoint")
 }

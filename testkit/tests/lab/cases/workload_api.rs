@@ -39,7 +39,7 @@ spec:
   ports: [{name: tls, port: 9443, appProtocol: tls}]
 ";
 
-/// The shortest life of certificates, so that one is replaced within the test.
+/// The shortest permitted lifetime of certificates, so that one is replaced during the test.
 const LIFETIME: Duration = Duration::from_mins(1);
 /// How long a certificate may take to be replaced.
 const REPLACED_LIMIT: Duration = Duration::from_secs(120);
@@ -62,14 +62,14 @@ fn applications_get_their_identity_over_the_workload_api(capture: Capture) -> Re
         let peer = peer.to_str().context("a path")?;
         let one: Value = serde_json::from_str(&lab.text("web", &[peer, "watch", "1"])?)?;
         ensure!(one["id"] == id("web") && one["roots"] == 1, "{one}");
-        // Without a proxy it does its own mTLS.
+        // A workload without a proxy does its own mTLS.
         let plain: Value = serde_json::from_str(&lab.text("plain", &[peer, "watch", "1"])?)?;
         ensure!(plain["id"] == id("plain"), "{plain}");
         let bundles = lab.text("cart", &[peer, "bundles"])?;
         ensure!(bundles.trim() == "cluster.local 1", "{bundles}");
         calls(&lab, peer)?;
         refusals(&lab, peer)?;
-        // A control plane that was killed serves the same socket again.
+        // A new control plane serves the same socket after the old one was killed.
         lab.kill(MeshProcess::Controller, Signal::SIGKILL)?;
         wait::until("the next control plane", ANSWER_LIMIT, || {
             Ok(lab.text("web", &[peer, "watch", "1"]).is_ok().then_some(()))

@@ -182,7 +182,7 @@ fn client_hello(host: &str) -> Vec<u8> {
 /// TLSRouteInvalidBackendRefUnknownKind: a connection is refused if its backend is not granted. The
 /// granted backend has no endpoint here.
 #[test]
-fn connections_lead_where_they_are_granted() -> Result<()> {
+fn connections_are_refused_without_a_grant() -> Result<()> {
     let far = "{name: far, namespace: third, port: 80}";
     for (kind, granted, backend, cause) in [
         ("TCPRoute", "TCPRoute", far, "no-endpoints"),

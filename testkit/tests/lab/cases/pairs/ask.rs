@@ -1,4 +1,4 @@
-//! What a client gets at a destination.
+//! The outcome of a client's request to a destination.
 
 use anyhow::{Context as _, Result};
 use leno_testkit::lab::Lab;
@@ -7,15 +7,15 @@ use leno_testkit::peer::{Event, Step};
 use super::generated::{Destination, MODES, OUTSIDE, Scheme};
 use crate::cases::calls::peer;
 
-/// How many bytes are read of a server's name: as many as the shortest one has.
+/// How many bytes of a server's name are read: the length of the shortest one.
 const NAME: usize = 7;
 
-/// What a client got.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CallOutcome {
-    /// An answer of the server of this name.
+    /// The server with this name answered.
     Served(String),
-    /// An answer of a proxy: the status (of HTTP, or the name of gRPC's) and the cause.
+    /// A proxy answered: the status (of HTTP, or the name of gRPC's) and the cause.
     Answered(String, String),
     /// No answer: refused, reset or closed.
     Nothing,
@@ -26,7 +26,7 @@ pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<CallOutcome>
     let (host, port) = (to.host(), to.port);
     match to.scheme {
         Scheme::Http => web(lab, who, &["-s"], &format!("http://{host}:{port}/")),
-        // What the certificate says is not at issue.
+        // The content of the certificate is not tested.
         Scheme::Https => web(lab, who, &["-s", "-k"], &format!("https://{host}:{port}/")),
         Scheme::Grpc => call(lab, who, &host, port),
         Scheme::Tcp => greeted(lab, who, &format!("{host}:{port}")),
@@ -55,7 +55,7 @@ fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<CallOutcome> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (code, server, error) = parts(&text);
     Ok(match (&*server, &*error) {
-        // Without a header of the mesh: the client's own error, of a connection that ended.
+        // Without a header of the mesh this is the client's own error for a connection that ended.
         ("-", "-") => CallOutcome::Nothing,
         ("-", _) => CallOutcome::Answered(code, cause(&error)),
         _ => CallOutcome::Served(server),
@@ -63,7 +63,7 @@ fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<CallOutcome> {
 }
 
 fn greeted(lab: &Lab, who: &str, address: &str) -> Result<CallOutcome> {
-    // It fails if no connection comes about.
+    // It fails if no connection is established.
     let Ok(said) = lab.talk(who, address, &[Step::Read(NAME)]) else {
         return Ok(CallOutcome::Nothing);
     };

@@ -1,21 +1,21 @@
-//! A mesh from a seed: servers of every protocol and mode, names of names, routes, and names outside.
+//! A mesh generated from a seed: servers of every protocol and mode, aliases, routes, and names outside of the mesh.
 
 use std::fmt::{Result, Write as _};
 
 use crate::outside::ADDRESS;
 
-/// A name outside of the mesh, which a service of namespace `lab` stands for with all its ports.
+/// A name outside of the mesh. A service in the namespace `lab` represents it with all its ports.
 pub(super) const HOST: &str = "far.example";
-/// A name outside of the mesh, for which a service of namespace `lab` lists port 80 alone.
+/// A name outside of the mesh for which a service in the namespace `lab` lists only port 80.
 pub(super) const CUT_HOST: &str = "cut.example";
-/// What the server of that name answers by, outside.
+/// The name with which the outside server answers.
 pub(super) const OUTSIDE: &str = "outside";
 /// Ports outside that carry neither HTTP nor TLS.
 pub(super) const OUTSIDE_TCP: u16 = 9000;
 pub(super) const OUTSIDE_GRPC: u16 = 9001;
 
-/// The port of every server and service in the mesh, so that it is the same for clients with a proxy and
-/// without: only the former call a service by an address of its own.
+/// The port of every server and service in the mesh. It is the same for clients with and without a proxy, because only
+/// those with a proxy call a service by its virtual address.
 const PORT: u16 = 8080;
 
 /// The clients, with their metadata.
@@ -36,14 +36,14 @@ const SERVERS: [(&str, &str, Scheme); 6] = [
     ("tcp", ", appProtocol: tcp", Scheme::Tcp),
 ];
 
-/// What takes the connections of a server: a proxy that admits plaintext, one that does not, or the server.
+/// What accepts the connections of a server: a proxy that admits plaintext, one that does not, or the server itself.
 pub(super) const MODES: [(&str, &str); 3] = [
     ("open", "annotations: {leno.dev/mtls: permissive}"),
     ("strict", "annotations: {leno.dev/mtls: strict}"),
     ("bare", "labels: {leno.dev/inject: disabled}"),
 ];
 
-/// Kinds of routes, the protocol of their services, and the servers that their backends are among.
+/// Kinds of routes, the protocol of their services, and the servers from which their backends are chosen.
 const ROUTES: [(&str, &str, Scheme, [&str; 2]); 4] = [
     ("HTTPRoute", "http", Scheme::Http, ["http", "plain"]),
     ("HTTPRoute", "http", Scheme::Http, ["http", "plain"]),
@@ -51,7 +51,7 @@ const ROUTES: [(&str, &str, Scheme, [&str; 2]); 4] = [
     ("TLSRoute", "https", Scheme::Https, ["https", "tls"]),
 ];
 
-/// Aliases of a mesh. Half of them have ports.
+/// Number of aliases. Half of them list ports.
 const ALIASES: usize = 8;
 
 /// What a client sends.
@@ -75,10 +75,10 @@ impl Scheme {
     }
 }
 
-/// A name that clients call, and how.
+/// A name that clients call, and the protocol.
 #[derive(Clone)]
 pub(super) struct Destination {
-    /// The host for all clients; of namespace `lab` if it is one label.
+    /// The host for all clients. If it is one label, it is in the namespace `lab`.
     host: String,
     pub(super) port: u16,
     pub(super) scheme: Scheme,
@@ -91,7 +91,7 @@ impl Destination {
         Self { host: host.into(), port, scheme, split: false }
     }
 
-    /// The host, as clients of every namespace call it.
+    /// The host as called by clients of every namespace.
     pub(super) fn host(&self) -> String {
         match self.host.contains('.') {
             true => self.host.clone(),
@@ -172,7 +172,7 @@ impl Generated {
         Ok(())
     }
 
-    /// A name of a server, of another such name, or of one outside; with ports and without.
+    /// An alias of a server, of another alias, or of an outside name; with and without ports.
     fn alias(&mut self, number: usize) -> Result {
         let outside = [(80, Scheme::Http), (443, Scheme::Https)];
         let outside = outside.map(|(port, scheme)| Destination::new(HOST, port, scheme));
@@ -183,7 +183,7 @@ impl Generated {
             true => to.host.clone(),
             false => format!("{}.lab.svc.cluster.local", to.host),
         };
-        // What leads outside has another port, and a service with ports for it is in `outside`.
+        // Outside destinations have another port, and `outside` generates services with ports for them.
         let ports = match number.is_multiple_of(2) && to.port == PORT {
             true => format!(", ports: [{{port: {PORT}}}]"),
             false => String::new(),
@@ -198,7 +198,7 @@ impl Generated {
         Ok(())
     }
 
-    /// A service without endpoints, and a route that leads its requests to servers of every mode.
+    /// A service without endpoints, and a route that sends its requests to servers of every mode.
     fn route(
         &mut self,
         number: usize,
@@ -218,7 +218,7 @@ impl Generated {
              rules:\n  - backendRefs:\n"
         )?;
         for (mode, _) in MODES {
-            // Zero at times, and never so small that it takes long until it was chosen.
+            // Sometimes zero, but never so small that many requests are needed until it is chosen.
             let weight = self.numbers.below(4);
             let server = servers[self.numbers.below(servers.len())];
             writeln!(self.yaml, "    - {{name: {server}-{mode}, port: {PORT}, weight: {weight}}}")?;
@@ -227,7 +227,7 @@ impl Generated {
         Ok(())
     }
 
-    /// Outside: by a service, by name and by address; what the services list and what they do not.
+    /// Outside destinations: by a service, by name and by address, including ports that the services do not list.
     fn outside(&mut self) -> Result {
         const BOTH: &str = "{name: http, port: 80, appProtocol: http}, {name: https, port: 443, appProtocol: https}";
         const FIRST: &str = "{port: 80, appProtocol: http}";
