@@ -1,6 +1,6 @@
-//! The cost of authorizing: of a request, by the number of policies that select its workload; of tokens; of handshakes
-//! between proxies beside rustls alone and Envoy. Policies that do not select a workload are never sent to its proxy, so that they
-//! cost nothing whatever their number.
+//! Measures what authorization costs: to decide one request, by the number of policies that select its workload; to
+//! verify the token of a user; and one handshake between proxies, beside rustls alone and Envoy. The control plane
+//! never sends a proxy the policies that do not select its workload, so these cost nothing, however many there are.
 
 mod handshakes;
 mod tokens;
@@ -22,14 +22,15 @@ use leno_types::{Identity, InstanceName};
 pub(crate) use crate::rounds::DecisionRounds as Args;
 use crate::rounds::nanos_of;
 
-/// Numbers of policies of one workload.
+/// How many policies select the workload, in each measurement.
 const POLICIES: [usize; 4] = [1, 10, 100, 1_000];
-/// The numbers of policies that the bound is for, of the workload and of the mesh, and the bound.
+/// The measurement whose time is limited: `JUDGED` policies of the workload among the `MESH` policies of the whole
+/// mesh. A decision there may take at most `MOST_NS` nanoseconds.
 const JUDGED: usize = 100;
 const MESH: usize = 10_000;
 const MOST_NS: f64 = 500.0;
 
-/// Policies of the mesh, those of the workload, and nanoseconds of a decision.
+/// The number of policies in the mesh, the number that select the workload, and the nanoseconds of one decision.
 type DecisionCost = (usize, usize, f64);
 
 struct DecisionRequest(String);
@@ -76,7 +77,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     Ok(holds)
 }
 
-/// What the control plane sends the workload's proxy: of all policies those that select it.
+/// Returns the policies that the control plane sends the workload's proxy: of all policies, those that select it.
 fn authorization(of_mesh: usize, of_workload: usize) -> Result<std::sync::Arc<Authorization>> {
     let mut index = Index::new(MeshSettings::default());
     let mut changes = Vec::with_capacity(of_mesh);
@@ -92,7 +93,7 @@ fn authorization(of_mesh: usize, of_workload: usize) -> Result<std::sync::Arc<Au
     Ok(index.authorization(&InstanceName::new("shop", "orders-0")?, &labels))
 }
 
-/// Nanoseconds of one decision.
+/// Returns the nanoseconds of one decision.
 fn cost(authorization: &Authorization, count: usize, args: Args) -> f64 {
     assert_eq!(authorization.policies.len(), count, "the policies of the workload");
     let table = AuthorizationTable::new(authorization, "shop");
@@ -122,8 +123,9 @@ fn denies(number: usize) -> bool {
     number % 10 == 9
 }
 
-/// Each permits clients of a namespace a part of the paths, by method, host and header. Every tenth denies
-/// instead, on paths that no request has. Those that do not select the workload are of its namespace or of others.
+/// Writes one policy. Most allow clients from one namespace, on some paths, methods, hosts and with a certain header.
+/// Every tenth denies instead, on paths that no request has. A policy that does not select the workload selects another
+/// one, in the same namespace or elsewhere.
 fn policy(number: usize, selects: bool) -> String {
     let namespace = if selects || number.is_multiple_of(2) { "shop" } else { "bank" };
     let app = if selects { "orders" } else { "others" };

@@ -1,8 +1,9 @@
-//! What it costs that an application sees its client's address.
+//! Measures what it costs to show an application the address of its client, for each address that a proxy can connect
+//! from.
 //!
 //! ```text
-//!   leno-bench load, as the workload's proxy: its namespace, control group and user
-//!      └─ connect ─► echo server of the workload     own address | stand-in address | client named
+//!   leno-bench connect-as-proxy, as the workload's proxy: its namespace, control group and user
+//!      └─ connect ─► echo server of the workload     own address | stand-in address | client's address
 //! ```
 
 use std::net::SocketAddr;
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     rounds: u32,
 }
 
-/// Prints the median of each way, and its ratio to the way without.
+/// Prints, for each of these addresses, the median cost and its ratio to that of the proxy's own address.
 pub(crate) fn run(args: Args) -> Result<bool> {
     let lab = mesh(CLIENT_ADDRESS)?;
     let costs = lab.explain(measure(&lab, args))?;

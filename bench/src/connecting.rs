@@ -1,4 +1,4 @@
-//! Connections to an application from the place of its proxy, one after another, as the proxy makes them.
+//! Connects to an application again and again, from where its proxy runs, as the proxy itself connects.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -36,11 +36,11 @@ pub(crate) struct ConnectingPlan {
 pub(crate) struct ConnectionCost {
     /// CPU of the connecting side.
     pub(crate) cpu_us: f64,
-    /// From the begin until the first answer.
+    /// From the start of the connection until the first byte of the answer.
     pub(crate) answer_us: f64,
 }
 
-/// The ways: their names as `/config` has them, with the cost of each round.
+/// For each way to connect, its name as in the proxy's `/config`, and what a connection cost in each round.
 pub(crate) type ConnectionCosts = Vec<(String, Vec<ConnectionCost>)>;
 
 /// Runs the plan and prints the costs.
@@ -72,7 +72,7 @@ async fn connect(addresses: &ClientAddress, plan: &ConnectingPlan) -> Result<Con
         stream.write_all(b"x").await?;
         stream.read_exact(&mut [0]).await?;
         answered += begun.elapsed();
-        // A reset leaves no port behind that waits.
+        // This makes the close a reset, after which no port stays in TIME_WAIT.
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     }
     let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(plan.connections);

@@ -1,25 +1,25 @@
-//! The documents of the meshes that commands of one property start, from templates.
+//! The templates of the documents from which the commands of this crate start a mesh or Envoy.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
 use minijinja::{Environment, Value};
 
-/// Of an endpoint, an algorithm and servers.
+/// Needs the addresses of the proxy, the algorithm, and the addresses of the servers.
 pub(crate) const BALANCE: &str = include_str!("../data/balance.yaml");
 pub(crate) const CLIENT_ADDRESS: &str = include_str!("../data/client_address.yaml");
 pub(crate) const FLOWS: &str = include_str!("../data/flows.yaml");
 pub(crate) const ROUTES: &str = include_str!("../data/routes.yaml");
-/// The route in `routes` that changes.
+/// What replaces the one route in `ROUTES` that changes.
 pub(crate) const CHANGED_ROUTE: &str = include_str!("../data/routes.change.yaml");
 /// An Envoy that sends back what it gets.
 pub(crate) const ECHO_OF_ENVOY: &str = include_str!("../data/echo.envoy.yaml");
 
-/// A template with values.
+/// Renders a template.
 pub(crate) fn from_template(template: &str, values: Value) -> String {
     Environment::new().render_str(template, values).expect("a test makes each")
 }
 
-/// Starts the mesh of these documents, which only root may.
+/// Starts a mesh from these documents. Only root may do this.
 pub(crate) fn mesh(documents: &str) -> Result<Lab> {
     ensure!(
         nix::unistd::geteuid().is_root(),

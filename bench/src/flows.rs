@@ -1,4 +1,4 @@
-//! What accounting for flows costs, by where they are read, beside none.
+//! Measures what it costs to account for flows, by where they are read, and compares it with no accounting.
 //!
 //! ```text
 //!   round:  none ─► sockets ─► packets   (the next round begins with another one)
@@ -21,7 +21,7 @@ use crate::rounds::{self, CostFigure, in_turns};
 
 /// How long a server may take until it answers.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Clients and pipelined commands of redis-benchmark, which saturate one Redis.
+/// The clients of redis-benchmark, and how many commands each sends at once. So many keep one Redis fully busy.
 const REDIS_LOAD: [&str; 4] = ["-c", "50", "-P", "1"];
 
 /// The options of the measurement.
@@ -54,11 +54,12 @@ fn beside(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), command.to_owned()))
 }
 
-/// Where flows are read, or what runs beside the mesh in place of it.
+/// What accounts for the flows of one measured mesh: Leno, from one of its sources, or another agent that runs beside a
+/// mesh without accounting.
 #[derive(Clone, Debug)]
 struct Accounting {
     name: String,
-    /// The value of `leno.dev/flow-metrics`.
+    /// The value of the annotation `leno.dev/flow-metrics`.
     source: &'static str,
     command: Option<String>,
 }
@@ -72,7 +73,7 @@ struct FlowCost {
     /// The same where each request has a connection of its own.
     new_cpu_us: f64,
     new_p99_ms: f64,
-    /// Microseconds for a command of Redis at saturation: one by its throughput.
+    /// Microseconds for one command when Redis is fully busy, computed from the commands per second.
     redis_us: Option<f64>,
 }
 
@@ -132,7 +133,8 @@ fn measure_in(
     Ok(FlowCost { kept_cpu_us, kept_p99_ms, new_cpu_us, new_p99_ms, redis_us })
 }
 
-/// CPU of client and server for each request, and p99.
+/// Loads the server over HTTP. Returns the CPU microseconds of client and server for each request, and the p99 in
+/// milliseconds.
 fn http(lab: &Lab, rate: u32, seconds: u32, more: &[&str]) -> Result<(f64, f64)> {
     let (rate, duration) = (rate.to_string(), format!("{seconds}s"));
     let load = ["--url", "http://web:8080/", "--rate", &rate, "--duration", &duration];
@@ -143,7 +145,7 @@ fn http(lab: &Lab, rate: u32, seconds: u32, more: &[&str]) -> Result<(f64, f64)>
     Ok((took / report.requests.max(1) as f64, report.latency_us.p99 as f64 / 1000.0))
 }
 
-/// Microseconds for a command.
+/// Returns the microseconds of one command while Redis is fully busy.
 fn redis(lab: &Lab, commands: u32) -> Result<f64> {
     let ping = ["redis-cli", "-h", "redis", "ping"];
     wait::until("Redis", LIMIT, || {
@@ -162,7 +164,8 @@ fn rate_of(csv: &str) -> Option<f64> {
     row.split(',').nth(1)?.trim_matches('"').parse().ok().filter(|rate| *rate > 0.0)
 }
 
-/// CPU that the client's and the server's control groups have used, in microseconds. The kernel's work for them is in it.
+/// Returns the CPU microseconds that the control groups of the client and of the server have used so far, with the
+/// kernel's work for them.
 fn cpu_us(lab: &Lab) -> Result<f64> {
     let status = lab.status()?;
     let mut sum = 0;
@@ -172,7 +175,7 @@ fn cpu_us(lab: &Lab) -> Result<f64> {
     Ok(sum as f64)
 }
 
-/// Starts another agent, which ends when it is dropped.
+/// Starts another agent. It is stopped when the value is dropped.
 fn start(command: &str) -> Result<Running> {
     let script = format!("exec >/dev/null 2>&1; exec {command}");
     Running::start(Command::new("sh").args(["-c", &script]))

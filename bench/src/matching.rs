@@ -73,7 +73,8 @@ impl Request for LookupRequest {
     }
 }
 
-/// Routes, nanoseconds of a lookup by the shapes that are judged, and by expression.
+/// The number of routes, the nanoseconds of a lookup in each shape that has a limit, and those of a lookup by
+/// expression.
 type LookupCost = (usize, [f64; 3], f64);
 
 /// Prints the median of each shape by the number of routes. Returns whether lookups grow no faster

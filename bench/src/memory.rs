@@ -45,7 +45,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct MemoryRecord {
-    /// `memory`.
+    /// Always `memory`, the name of this measurement.
     pub(crate) bench: String,
     proxy: String,
     /// The version, as the proxy prints it.
@@ -133,7 +133,7 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<MemoryRecord> 
     })
 }
 
-/// The memory of all of them together.
+/// Returns the memory of all the proxies together.
 fn memory(proxies: &[Listening]) -> Result<Memory> {
     let mut sum = Memory::default();
     for proxy in proxies {

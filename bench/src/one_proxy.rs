@@ -14,17 +14,17 @@ use leno_suite::record;
 use leno_suite::report::{Form, Summary};
 use leno_suite::scenario::{self, Scenario};
 
-/// Load before each measurement, so that pools are full and code is warm.
+/// How long load runs before each measurement, so that pools are full and code is warm.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The rate of the scenarios in their file; the others are a part of it.
+/// The rate of most scenarios in their file. Rates that differ from it are scaled with the one that is asked for.
 const RATE: f64 = 8000.0;
 /// The number of connections of the scenarios in their file that `--connections` replaces.
 const CONNECTIONS: usize = 32;
 
-/// The proxies that are measured alone.
+/// The proxies that `http` measures, each alone.
 pub(crate) const PROXIES: [&str; 7] =
     ["leno", "leno-proxy", "before", "haproxy", "nginx", "envoy", "none"];
-/// Those, and Leno with what it observes of requests, which takes a mesh.
+/// What `mesh` measures: these proxies, and Leno with each of its ways to observe requests.
 const MESHES: [&str; 11] = [
     "leno",
     "leno-access-log",

@@ -1,7 +1,7 @@
 //! Measurements in rounds, and their medians.
 //!
-//! What disturbs a round disturbs all that is measured in it. So each round measures everything, in another order, and ratios
-//! are made within a round; the median of them counts.
+//! A disturbance hits everything that is measured in the same round. So each round measures everything, in another
+//! order, and ratios compare measurements of one round. The median of the ratios counts.
 
 use std::time::Instant;
 
@@ -44,7 +44,7 @@ pub(crate) fn median_of(rounds: usize, round: impl FnMut() -> f64) -> f64 {
     median(&std::iter::repeat_with(round).take(rounds.max(1)).collect::<Vec<_>>())
 }
 
-/// The median over the rounds of the nanoseconds of one of so many calls.
+/// Returns the median, over the rounds, of the nanoseconds of one call. A round makes `calls` of them.
 pub(crate) fn nanos_of(rounds: usize, calls: usize, mut call: impl FnMut(usize)) -> f64 {
     median_of(rounds, || {
         let started = Instant::now();

@@ -83,7 +83,7 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
     Ok(held && report.errors == 0 && whole == STREAMS)
 }
 
-/// The number of the change in the header of an answer.
+/// Reads the number of the change from the header of an answer.
 fn seen(lab: &Lab) -> Result<String> {
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%header{x-change}"];
     lab.text("client", &[&curl[..], &["http://web/"]].concat())

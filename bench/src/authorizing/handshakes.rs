@@ -1,6 +1,6 @@
-//! The cost of mTLS handshakes, full and resumed: of proxies, of rustls alone with the same certificates, and of Envoy as the
-//! server of rustls. The time of each end is that of its processors, so that it counts the same in a thread here and in another
-//! program.
+//! Measures what mTLS handshakes cost, full and resumed: between two proxies, between two rustls programs with the same
+//! certificates, and from a rustls client to Envoy. For each end, the CPU time counts and not the time that passes, so
+//! that a thread of this program and another program can be compared.
 //!
 //! ```text
 //!   client, this thread ── handshake, one byte there and back ──► server: a thread, or Envoy
@@ -40,22 +40,23 @@ use crate::documents::{ECHO_OF_ENVOY, from_template};
 use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
-/// rustls verifies names of servers.
+/// rustls clients verify a server by its DNS name, so the certificate has one.
 const NAME: &str = "web";
-/// Handshakes of a round: of decisions there are so many times as many.
+/// There is one handshake in a round for so many decisions, because it takes much longer than a decision.
 const LESS_OFTEN: usize = 1_000;
 
-/// The handshake, its end, microseconds of rustls alone and of a proxy, and those of Envoy.
+/// Which handshake, which end of it, the microseconds of rustls alone and of a proxy, and those of Envoy if it was
+/// measured.
 type HandshakeCost = (&'static str, &'static str, [f64; 2], Option<f64>);
 
-/// Prints the table. Without Envoy it says so.
+/// Prints the table, and a note if Envoy is not installed.
 pub(super) fn run(args: Args) -> Result<()> {
     let proof = Proof::new()?;
     let count = (args.requests / LESS_OFTEN).max(10);
     let envoy = mesh::named("envoy", &Choices::default())?.find().ok().and_then(|one| one.program);
     let mut costs = Vec::new();
     let config = proof.rustls_client()?;
-    // A client, which knows no session yet; returns whether a session was resumed.
+    // Makes a rustls client that has no session to resume yet. Its function returns whether a connection resumed one.
     let of_rustls = |resumption: Resumption| {
         let mut config = config.clone();
         config.resumption = resumption;
@@ -122,10 +123,10 @@ pub(super) fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Microseconds of one handshake: of the server, and of the client.
+/// The CPU microseconds of one handshake: first the server's, then the client's.
 type Ends = [f64; 2];
 
-/// The median of each end over the rounds.
+/// Runs the rounds, and returns the median for each end.
 fn medians(args: Args, mut round: impl FnMut() -> Result<Ends>) -> Result<Ends> {
     let rounds = (0..args.rounds.max(1)).map(|_| round()).collect::<Result<Vec<_>>>()?;
     let of = |end: usize| {
@@ -135,12 +136,12 @@ fn medians(args: Args, mut round: impl FnMut() -> Result<Ends>) -> Result<Ends> 
     Ok([of(0), of(1)])
 }
 
-/// What both ends prove, and by what they verify each other.
+/// The certificate and key of both ends, and the root by which they verify each other.
 struct Proof {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     root: CertificateDer<'static>,
-    /// The same as files for other programs.
+    /// The chain, the key and the root as PEM files, with their names, for Envoy.
     files: [(&'static str, String); 3],
 }
 
@@ -156,7 +157,8 @@ impl Proof {
         Ok(Self { chain: vec![leaf.der().clone()], key, root: root.der().clone(), files })
     }
 
-    /// A server with what proxies use: TLS 1.3, tickets without a store, the same groups.
+    /// Makes a rustls server with the settings of proxies: TLS 1.3, the same groups, and tickets that the server does
+    /// not need to remember.
     fn rustls_server(&self) -> Result<TlsAcceptor> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier =
@@ -185,7 +187,7 @@ impl Proof {
         Ok(client)
     }
 
-    /// What proxies prove it by.
+    /// Returns the keyring with which both proxies prove their identity.
     fn keyring(&self) -> Result<Keyring> {
         let keyring = Keyring::new();
         let (chain, key) = (self.chain.clone(), self.key.clone_key());
@@ -200,12 +202,12 @@ impl Proof {
     }
 }
 
-/// Sends back the client's byte, and waits for its end.
+/// Sends the client's byte back, and waits until the client closes.
 async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<()> {
     let byte = stream.read_u8().await.context("the client's byte")?;
     stream.write_u8(byte).await?;
     stream.flush().await?;
-    // The client closes without a word.
+    // The client closes without a TLS close, which is an error here.
     let _closed = stream.read_u8().await;
     Ok(())
 }
@@ -217,7 +219,8 @@ async fn byte_back<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> Result<
     Ok(())
 }
 
-/// The handshakes of a round. Resumed ones come after a full one, which does not count.
+/// How many handshakes a round counts. If they resume a session, a full handshake that does not count comes before
+/// them.
 #[derive(Clone, Copy)]
 struct Handshakes {
     count: usize,
@@ -225,7 +228,7 @@ struct Handshakes {
 }
 
 impl Handshakes {
-    /// Of a server in a thread with clients in this one.
+    /// Measures a server in another thread with clients in this one.
     fn of_both<C: AsyncFn(TcpStream) -> Result<bool>>(
         self,
         server: impl AsyncFn(TcpStream) -> Result<()> + Send + 'static,
@@ -243,13 +246,14 @@ impl Handshakes {
             })
         };
         let (send, served) = channel();
-        // Its end is received below; it serves no one after its last handshake.
+        // The channel below carries its result. It stops by itself after its last handshake.
         std::thread::spawn(move || send.send(serves()));
         let of_client = self.of_clients(port, client)?;
         Ok([served.recv().context("the server has ended")??, of_client])
     }
 
-    /// The full handshake before resumed ones is among those of Envoy.
+    /// Measures the clients in this thread, and the CPU time of Envoy. This cannot leave out the full handshake before
+    /// resumed ones, so it divides by that one too.
     fn of_envoy<C: AsyncFn(TcpStream) -> Result<bool>>(
         self,
         envoy: &Listening,
@@ -261,7 +265,8 @@ impl Handshakes {
         Ok([used as f64 / (usize::from(self.resumes) + self.count) as f64, of_client])
     }
 
-    /// Clients that connect one after the other: one that resumes its session, or each a new one.
+    /// Connects again and again, and returns the CPU microseconds of one connection. All connections are one client's
+    /// if they are to resume its session; otherwise each has a new client.
     fn of_clients<C: AsyncFn(TcpStream) -> Result<bool>>(
         self,
         port: u16,
@@ -270,7 +275,8 @@ impl Handshakes {
         let kept = client();
         self.each(async { Ok(()) }, async |(), nth| {
             let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
-            // Tickets and the byte are written one after the other: without it the byte waits for a delayed ACK.
+            // The server writes its ticket and the byte separately. Without this option, the second write would wait
+            // for a delayed ACK.
             tcp.set_nodelay(true)?;
             let resumed = if self.resumes { kept(tcp).await? } else { client()(tcp).await? };
             ensure!(resumed == (nth > 0 && self.resumes), "handshake {nth} is resumed: {resumed}");

@@ -104,7 +104,7 @@ impl ClusterOptions {
     }
 }
 
-/// Refuses values that would have no effect.
+/// Refuses values that would change nothing.
 fn is_of_use(set: &[String], meshes: &[Mesh]) -> Result<()> {
     ensure!(
         set.is_empty() || meshes.contains(&Mesh::Leno),

@@ -57,7 +57,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
     print(&text).map(|()| true)
 }
 
-/// A name with what there is to say of it, a line each.
+/// Writes a name, and beside it the lines about it.
 fn entry<'l>(name: &str, lines: impl IntoIterator<Item = &'l str>) -> String {
     let mut text = format!("  {name:<20}");
     for (nth, line) in lines.into_iter().enumerate() {

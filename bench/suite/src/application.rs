@@ -37,10 +37,11 @@ pub(crate) const LISTEN: &str = "0.0.0.0:8080";
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Concurrent streams of a connection: more than any scenario opens through one proxy.
 const MAX_STREAMS: u32 = 4096;
-/// A path that asks for an answer of the number of bytes that follows, and the largest one.
+/// The start of a path that ends with the number of bytes to answer, and the largest such number.
 pub(crate) const BYTES: &str = "/bytes/";
 const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// What a server answers to the key of the generator's upgrades (RFC 6455, section 1.3); HAProxy refuses a response without it.
+/// The `Sec-WebSocket-Accept` that belongs to the key which the generator always sends (RFC 6455, section 1.3). HAProxy
+/// refuses a response without it.
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// Bytes of one read of the echo.
 const READ_SIZE: usize = 256 * 1024;
@@ -186,7 +187,7 @@ async fn http(
     drop(server.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
 }
 
-/// Agrees to an upgrade of the connection, on which all bytes are sent back then.
+/// Agrees to upgrade the connection, and then sends back every byte that comes over it.
 fn upgraded(request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>> {
     let protocol = request.headers().get(http::header::UPGRADE).cloned();
     tokio::spawn(async move {
@@ -208,7 +209,8 @@ fn body(bytes: Bytes) -> BoxBody<Bytes, hyper::Error> {
     BodyExt::boxed(BodyExt::map_err(Full::new(bytes), |never| match never {}))
 }
 
-/// The answer for a path: as many bytes as it ends with, or else the usual one. All requests for a number share its bytes.
+/// Returns the body for a path: as many bytes as the number at its end says, or else the usual body. The bytes are
+/// allocated once for each number.
 fn answer_for(path: &str, usual: Bytes) -> Bytes {
     static LARGE: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
     let size = path.strip_prefix(BYTES).and_then(|size| size.parse().ok());
@@ -224,7 +226,7 @@ async fn respond(
     let kind = request.headers().get(http::header::CONTENT_TYPE);
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if !grpc {
-        // The whole body is read before anything is answered. A connection that breaks meanwhile ends with its server.
+        // The whole body is read before the answer. If the connection breaks meanwhile, hyper ends it.
         let answer = answer_for(request.uri().path(), answer);
         let mut received = request.into_body();
         while let Some(Ok(_)) = received.frame().await {}

@@ -11,7 +11,7 @@ use crate::tabular::short;
 
 /// Width of every chart in pixels; browsers scale it.
 const WIDTH: u32 = 760;
-/// Height of a chart with axes on both sides, and what each name of a series beyond the first twelve adds.
+/// Height of a chart with two axes. Its legend has room for `NAMES` series; each one more adds `NAME` pixels.
 const HEIGHT: u32 = 400;
 const NAMES: usize = 12;
 const NAME: u32 = 20;
@@ -50,8 +50,8 @@ const BASELINE: RGBColor = RGBColor(0x8a, 0x8a, 0x8a);
 const TEXT: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
 const RULE: RGBColor = RGBColor(0x77, 0x77, 0x77);
-/// The colours of the frame, and what they are on a dark page. Curves and bars keep their colours, which have enough contrast
-/// on both.
+/// The colours of the background, text and lines, each with the colour in place of it on a dark page. Curves and bars
+/// keep their colours, which have enough contrast on both.
 const DARK: [(&str, &str); 4] = [
     ("#FFFFFF", "#14181D"),
     ("#333333", "#D3DAE1"),
@@ -119,7 +119,7 @@ fn linear(most: f64) -> Range<f64> {
     0.0..if most > 0.0 && most.is_finite() { most * 1.02 } else { 1.0 }
 }
 
-/// One of how many requests is above a quantile, of which each further nine makes ten times as many.
+/// Returns `n` where one of `n` requests is above the quantile: 10 for 0.9, 100 for 0.99.
 fn one_of(quantile: f64) -> f64 {
     1.0 / (1.0 - quantile.clamp(0.0, 0.999_999))
 }
@@ -150,7 +150,8 @@ impl Chart {
         })
     }
 
-    /// Draws it on these axes. `place` is where a value is on the horizontal one, `label` what is written there.
+    /// Draws the chart on these axes. `place` converts a value to its place on the horizontal axis, and `label` a place to
+    /// the text there.
     fn draw_on<X>(
         &self,
         area: &DrawingArea<SVGBackend<'_>, Shift>,
@@ -196,7 +197,7 @@ impl Chart {
         if self.series.is_empty() {
             return Ok(());
         }
-        // The curves of latencies are low on the left.
+        // Curves of latencies are low on the left, so the legend hides nothing there.
         let legend = SeriesLabelPosition::UpperLeft;
         chart
             .configure_series_labels()

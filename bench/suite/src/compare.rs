@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_runs_hard_to_compare_is_said() {
+    fn differences_that_make_runs_hard_to_compare_are_named() {
         let rows: Vec<ComparedRuns> =
             serde_saphyr::from_str(include_str!("../data/compare.test.yaml")).unwrap();
         for ComparedRuns { before, after, says, unsaid, within } in rows {

@@ -31,7 +31,7 @@ pub(crate) struct Figure {
     times: Option<f64>,
     #[serde(default)]
     per: Vec<String>,
-    /// What every round has if it was not measured.
+    /// If every round has this value, the figure was not measured.
     uncounted: Option<f64>,
 }
 
@@ -43,12 +43,12 @@ enum Fields {
     Sum(Vec<String>),
 }
 
-/// The figure of a name.
+/// Finds a figure by its name.
 pub(crate) fn find(name: &str) -> Result<&'static Figure> {
     FIGURES.iter().find(|one| one.name == name).ok_or_else(|| anyhow!("no figure is {name:?}"))
 }
 
-/// The figure of a name that this program has written itself.
+/// Finds a figure by a name that is written in this program, so that it always exists.
 pub(crate) fn named(name: &str) -> &'static Figure {
     find(name).expect("tests make every table and chart")
 }
@@ -79,7 +79,7 @@ impl Figure {
     }
 }
 
-/// The number at a path such as `rss_kib.idle`; of an object, the largest in it.
+/// Reads the number at a path such as `rss_kib.idle`. If there is an object, its largest number counts.
 fn number(fields: &Value, path: &str) -> Option<f64> {
     match fields.pointer(&format!("/{}", path.replace('.', "/")))? {
         Value::Object(all) => all.values().filter_map(Value::as_f64).reduce(f64::max),

@@ -10,7 +10,7 @@ pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file, and makes the folder that it is in.
+/// Writes a file, and creates its folder if necessary.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)
@@ -18,7 +18,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// As [`write`], so that no reader sees half of it.
+/// Does the same as [`write`], but in one step: no reader sees half of the text.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     write(&draft, text)?;

@@ -34,8 +34,8 @@ impl Generator {
         external.unable(plan)
     }
 
-    /// The program that is established for the load of a scenario at a step. Closed loops of others are faster than
-    /// Leno's own; only its own keeps a rate without coordinated omission.
+    /// Returns the program that usually makes the load of a scenario at a step. In closed loops, wrk and h2load are faster
+    /// than Leno's own generator; but only that one keeps a rate without coordinated omission.
     pub fn established(scenario: &Scenario, step: Option<f64>) -> Self {
         let closed = step.is_none() && scenario.pace == scenario::Pace::Saturate;
         match scenario.protocol {
@@ -60,7 +60,7 @@ impl Generator {
     }
 }
 
-/// Starts Leno's own generator where the load comes from. It ends with its plans, or when it is told to.
+/// Starts Leno's own generator in the place of the client. It ends with its plans, or when [`end`] stops it.
 pub(crate) fn start(client: Client<'_>, plans: &[Plan]) -> Result<Running> {
     let mut command = client(&process::own_program()?)?;
     Running::start(command.arg(POD), &PodRequest::line(1, PodTask::Load(plans.to_vec()))?)
@@ -72,7 +72,7 @@ pub(crate) fn end(mut generator: Running, interrupt: &Interrupt) -> Result<Repor
     report(generator, interrupt)
 }
 
-/// Waits until Leno's own generator ends. It answers when the load begins, and when it ends.
+/// Waits until Leno's own generator ends. It writes one answer when the load begins, and its report at the end.
 fn report(generator: Running, interrupt: &Interrupt) -> Result<Report> {
     let said = generator.end(interrupt)?;
     let answers = serde_json::Deserializer::from_slice(&said).into_iter::<PodAnswer>();

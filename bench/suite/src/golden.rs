@@ -1,8 +1,8 @@
-//! Golden files of tests: with LENO_UPDATE=1 they are written again, for you to read the difference.
+//! Golden files of tests. With LENO_UPDATE=1, tests write them again; then read the difference.
 
 use std::path::Path;
 
-/// Checks that a text is that of a file in `data`.
+/// Checks that a text equals a file in `data`.
 #[track_caller]
 pub(crate) fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(name);

@@ -51,7 +51,8 @@ impl Interrupt {
         self.check()
     }
 
-    /// The result of some work, which ends at its next wait when the flag is set. So nothing in it checks the flag.
+    /// Returns the result of some work, or stops it at its next wait once the flag is set. The work itself need not check the
+    /// flag.
     pub(crate) async fn ends<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let raised = async {
             while self.check().is_ok() {

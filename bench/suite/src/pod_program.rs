@@ -1,14 +1,14 @@
-//! The program that makes load and reads counters in places where the bench itself does not run: in pods, whose
-//! standard input the bench reaches like `kubectl attach`, and in the workloads of a lab. It answers requests on its
-//! standard input.
+//! The program that makes load and reads counters where the bench itself does not run: in the workloads of a lab, and in
+//! pods, to which the bench attaches like `kubectl attach`. It reads requests from its standard input, and answers on its
+//! standard output.
 //!
 //! ```text
 //! stdin    {"number": 7, "task": {"look": ...}}           a line for each request
-//! stdout   {"number": 7, "answer": {"Ok": ...}}           its answer; load and probes have two
+//! stdout   {"number": 7, "answer": {"Ok": ...}}           the answer to it; load and probes answer twice
 //!          {"number": 7, "answer": {"Err": "..."}}
 //! ```
-//! Requests are carried out one after the other; a line that arrives during load or a probe ends it, and the end of the input
-//! does not.
+//! It carries out one request after the other. If a line arrives during load or a probe, it stops that; the end of the
+//! input does not stop it.
 
 mod container_start;
 mod containers;
@@ -33,13 +33,13 @@ use counters::CounterQuestion;
 pub(crate) const POD: &str = "pod";
 /// How long a container may take to run again after it was killed.
 pub(crate) const RUNS_AGAIN: Duration = Duration::from_secs(30);
-/// Requests that wait for the one before them; the bench sends one or two.
+/// How many requests can wait for the one before them. The bench sends no more than one or two at once.
 const WAITING: usize = 16;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PodRequest {
-    /// The number that its answers have.
+    /// Its answers have this number too.
     pub(crate) number: u64,
     pub(crate) task: PodTask,
 }
@@ -59,7 +59,7 @@ pub(crate) struct PodAnswer {
     pub(crate) answer: Result<Value, String>,
 }
 
-/// What a pod is asked for.
+/// What the program is asked to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PodTask {

@@ -37,7 +37,7 @@ pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> 
     Running::start(command, input)?.end(interrupt)
 }
 
-/// A running command whose standard input is open; dropping it kills the command.
+/// A running command whose standard input is open. The command is killed when this is dropped.
 pub(crate) struct Running {
     name: String,
     child: Child,
@@ -75,7 +75,7 @@ impl Running {
     /// Waits until it listens.
     ///
     /// # Errors
-    /// If it ends before, or does not within 20 s; the error has its output. After an interrupt.
+    /// If it ends before that, or does not listen within 20 s; then the error has its output. After an interrupt too.
     pub(crate) fn listens(&mut self, at: SocketAddrV4, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(at).is_err() {
@@ -129,8 +129,8 @@ impl Running {
         read(&mut self.out)
     }
 
-    /// The end of what it has written to standard error so far, or else to standard output, as one line, which fits into a
-    /// line of progress and of a report.
+    /// Returns the last part of what it has written to standard error so far, or to standard output if there is nothing, as
+    /// one line that fits into the progress and into a report.
     pub(crate) fn errors(&mut self) -> Result<String> {
         let mut text = read(&mut self.errors)?;
         if text.trim_ascii().is_empty() {

@@ -142,7 +142,7 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     })
 }
 
-/// The answer, which may be that the query is wrong. An error may pass.
+/// Asks Prometheus. The answer may say that the query is wrong; an error here is one that may go away by itself.
 async fn get(address: &Uri) -> Result<String> {
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let response = client.get(address.clone()).await.context("no answer")?;

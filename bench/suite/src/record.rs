@@ -96,14 +96,14 @@ pub struct Record {
     /// Rate at which the neighbour's flood was answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_requests_per_s: Option<f64>,
-    /// What the floods of neighbours were answered, from their begin to their end.
+    /// What each flood of a neighbour sent, and how it was answered, over its whole time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub floods: Vec<FloodCounts>,
-    /// The same load in the same lab before neighbours begin.
+    /// Latencies of the same load in the same lab, before the floods of neighbours began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_latency_us: Option<Latency>,
-    /// Memory of buffers and connections by the accounting of each of Leno's own proxies, by workload, under the load of
-    /// neighbours.
+    /// For each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself reports while
+    /// neighbours flood.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub charged_bytes: BTreeMap<String, u64>,
     /// Connections that stay open beside the load.
@@ -259,10 +259,10 @@ pub struct FloodCounts {
 pub struct WebSockets {
     /// How many there are.
     pub connections: u64,
-    /// How many were opened beyond `connections`, because others had ended. Connections that never opened hide as many; they
-    /// count in `errors`.
+    /// How many were opened beyond `connections`, because others had ended. Connections that could never be opened make this
+    /// number too small; they count in `errors`.
     pub cut: u64,
-    /// Messages that were sent, or could not be.
+    /// Messages that were sent, or failed to be.
     pub messages: u64,
     /// Those of them that did not come back.
     pub errors: u64,
@@ -271,7 +271,7 @@ pub struct WebSockets {
 }
 
 impl WebSockets {
-    /// What the generator reported of them.
+    /// Takes the figures from the report of the generator.
     pub(crate) fn of(scenario: &Scenario, report: &Report) -> Self {
         let connections = scenario.websockets as u64;
         Self {
@@ -479,13 +479,13 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// A scenario with its step, for readers.
+/// Names a scenario with its step, for people to read.
 pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
 }
 
-/// What rounds are of: the scenario, the step as bits (0 without), whether there is a mesh, and its name. In this order the
-/// baseline is first in each scenario.
+/// What all rounds of one measurement share: the scenario, the step as bits (0 if there is none), whether there is a mesh,
+/// and its name. Sorted by these, the baseline is first in each scenario.
 pub(crate) type Case<'r> = (&'r str, u64, bool, &'r str);
 
 /// The records of each case, in their order.
@@ -606,7 +606,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_records_is_an_error_that_says_so() {
+    fn a_folder_without_records_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         for _ in 0..2 {
             let why = read(directory.path()).unwrap_err().to_string();

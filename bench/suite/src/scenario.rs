@@ -68,7 +68,7 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// A rate at which a closed loop is measured as well, in an open one.
+    /// For a closed loop: a rate at which it is measured a second time, in an open loop.
     #[serde(default)]
     pub also_at: Option<f64>,
     /// Paths that each connection requests in turn; `/` by default.
@@ -78,7 +78,7 @@ pub struct Scenario {
     /// load.
     #[serde(default)]
     pub calls: Vec<Call>,
-    /// Clients that flood services other than the measured ones, which are the first.
+    /// Clients that flood other services. The measured services are always the first ones.
     #[serde(default)]
     pub neighbours: Vec<Neighbour>,
     /// Connections of the client to the first service that are upgraded to WebSockets and stay open beside the load; each carries
@@ -141,9 +141,9 @@ pub enum Flood {
 pub enum Disturbance {
     /// Every proxy and the control plane are killed and started again.
     Restart,
-    /// Another process takes over from each that serves workloads, again and again, as an update of the proxies has it do.
+    /// New processes take over from the proxies again and again, as in an update.
     Upgrade {
-        /// Time between two.
+        /// Time between two updates.
         every_ms: u64,
     },
     /// The configuration of the measured route changes repeatedly.
@@ -310,12 +310,12 @@ impl Scenario {
         }
     }
 
-    /// Whether other processes take over from those of the proxies.
+    /// Whether new processes take over from the proxies.
     pub fn upgrades(&self) -> bool {
         matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
     }
 
-    /// Whether it is measured in the lab of one machine alone.
+    /// Whether it can only be measured in the lab, on one machine.
     pub fn is_of_the_lab(&self) -> bool {
         self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_fitted_as_the_normal_equations_have_it() {
+    fn points_with_noise_get_the_least_squares_parabola() {
         // Calculated by hand: y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x².
         let [c0, c1, c2] = quadratic(&[(0.0, 1.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0)]).unwrap();
         for (found, wanted) in [(c0, 1.0), (c1, -1.5), (c2, 0.5)] {

@@ -22,20 +22,20 @@ impl Missing {
     }
 }
 
-/// A program, as a file of this suite describes it.
+/// A program that the suite needs, as one of its data files describes it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tool {
-    /// Its name in PATH, or beside this program if it is Leno's; `None` for one that the user has to name.
+    /// The name to look for in PATH, or beside this program if it is one of Leno's; `None` if the user has to name the file.
     program: Option<String>,
     /// Where `scripts/tools.sh` installs it.
     installed: Option<String>,
-    /// How to get it.
+    /// How to install it, for the message when it is missing.
     bring: String,
 }
 
 impl Tool {
-    /// The program that the user has `given` for what is called `name`, or else the one that is found.
+    /// Returns the program that the user has `given` for the mesh or generator `name`, or else the one that it finds.
     pub(crate) fn find(&self, (name, given): (&str, Option<&Path>)) -> Result<PathBuf, Missing> {
         let in_path = || {
             let name = self.program.as_deref()?;

@@ -1,5 +1,5 @@
-//! One client connection that carries a request at a time: HTTP/1.1, or bytes that come back, from its begin or once it is
-//! upgraded.
+//! One client connection that carries one request at a time: requests of HTTP/1.1, or bytes that the server sends back, at
+//! once or after an upgrade to WebSocket.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -8,13 +8,13 @@ use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::Protocol;
 use crate::http1::{Response, ResponseReader};
 
-/// Bytes of one read of HTTP/1.1, and of bytes that come back.
+/// How many bytes one read may take: of HTTP/1.1, and of bytes that the server sends back.
 const HTTP1_READ: usize = 16 * 1024;
 const ECHO_READ: usize = 64 * 1024;
 /// The largest number of unparsed bytes: one response head.
 const MAX_UNPARSED: usize = 64 * 1024 + HTTP1_READ;
 
-/// A slot: a connection, which may be closed.
+/// The place of one connection, which may be closed at the moment.
 pub(super) struct StreamConnection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,
@@ -137,7 +137,7 @@ async fn dial(dialler: &mut Dialler) -> Result<TcpStream, RequestFailure> {
     Ok(stream)
 }
 
-/// Reads one response; `buffer` has what follows it.
+/// Reads one response, and leaves in `buffer` the bytes that follow it.
 async fn read(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,

@@ -66,7 +66,7 @@ impl Calls {
         connector.set_nodelay(true);
         let client = |http2| {
             let mut client = Client::builder(TokioExecutor::new());
-            // A call that fails is to be counted as one.
+            // A call that fails must count as failed, not be tried again.
             client.retry_canceled_requests(false);
             client.http2_only(http2).pool_max_idle_per_host(MAX_IDLE).build(connector.clone())
         };

@@ -116,8 +116,8 @@ impl Measured<'_> {
         Ok((is_kept == claimed, text))
     }
 
-    /// The median of a figure over all valid rounds of a mesh. Only loads with valid records of all of `meshes` count: a mesh
-    /// that fails at the highest load would otherwise seem to use the least memory.
+    /// Returns the median of a figure over all valid rounds of a mesh. Only loads at which every one of `meshes` has valid
+    /// records count. Otherwise a mesh that fails at the highest load would seem to use the least memory.
     fn median(
         &self,
         check: &FigureCheck,

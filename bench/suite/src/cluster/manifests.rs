@@ -100,7 +100,8 @@ impl Plan<'_> {
         all
     }
 
-    /// The watchers, each with its account, after what lets them decline a proxy.
+    /// Returns the watchers, each with its service account. In a mesh of Leno, an object that allows them to run without a proxy
+    /// comes first.
     pub(super) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
         let exemption = (self.mesh == Mesh::Leno).then(|| self.object("exemption", context! {}));
         let watchers = watchers.iter().flat_map(|(node, name)| {
@@ -117,7 +118,7 @@ impl Plan<'_> {
         self.objects(part, of).swap_remove(0)
     }
 
-    /// The objects of a part of the template, which is about `of`.
+    /// Renders one part of the template with the values of `of`, and returns its objects.
     fn objects(&self, part: &str, of: Part) -> Vec<Value> {
         let facts = self.mesh.facts();
         let mut environment = Environment::new();
@@ -181,7 +182,7 @@ mod tests {
     /// One object of each form: those of the suite's own services, and of services of real applications, with the rights
     /// of their image or less.
     #[test]
-    fn one_object_of_each_form_is_that_of_the_golden_file() {
+    fn one_object_of_each_form_equals_the_golden_file() {
         let mut all = objects(Mesh::Leno, "faces");
         all.retain(|one| match one["metadata"]["name"].as_str().unwrap() {
             "watch-0" | "client" => one["kind"] == "Pod",

@@ -32,7 +32,7 @@ pub enum Mesh {
     Linkerd,
 }
 
-/// What is known of a mesh.
+/// What the file of the meshes says about one of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct MeshFacts {

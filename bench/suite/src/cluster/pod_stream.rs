@@ -109,8 +109,8 @@ impl PodStream {
         }
     }
 
-    /// Opens a stream, and greets the pod until it answers: what the program writes before the runtime follows its output is
-    /// lost.
+    /// Opens a stream, and greets the pod until it answers. It greets more than once because a first answer may be lost:
+    /// the container runtime drops what the program writes before it follows the output.
     async fn opened(&self) -> Result<OpenStream> {
         let mut open = (self.open)().await?;
         loop {

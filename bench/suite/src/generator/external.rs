@@ -1,4 +1,4 @@
-//! Load generators of others, from a file: how each is called. Their reports are read here.
+//! Load generators of other projects. A file says how to call each; the code here reads their reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ static EXTERNAL: LazyLock<Vec<External>> = LazyLock::new(|| {
     all.expect("a test reads the built-in file")
 });
 
-/// A generator of others.
+/// A generator of another project.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct External {
@@ -35,10 +35,10 @@ pub(super) struct External {
     tool: Tool,
     protocols: Vec<Protocol>,
     paces: Vec<String>,
-    /// Why it makes no other load.
+    /// Why it cannot make any other load.
     otherwise: String,
     arguments: Vec<String>,
-    /// A file that it reads; that of gRPC is a message.
+    /// The content of a file that it reads: a script, or the message of gRPC calls.
     #[serde(default)]
     script: String,
 }
@@ -147,8 +147,8 @@ fn read_fortio(plan: &Plan, said: &str, log: &str) -> Option<Report> {
         failed.map(|(code, count)| (format!("status_{code}"), *count)).collect();
     let requests = log.lines().filter_map(|line| serde_json::from_str::<FortioRequest>(line).ok());
     let answered = requests.filter(|one| one.ok || matches!(one.details.parse(), Ok(300..400)));
-    // It means to send, on each connection, the whole requests that fit into the duration. If it cannot keep up it sends
-    // fewer, and its report gives no other sign.
+    // On each connection, Fortio plans as many whole requests as fit into the duration. If it cannot keep up, it sends
+    // fewer; its report has no other sign of that.
     let connections = plan.connections as f64;
     let each = (plan.rate()? * plan.duration.as_secs_f64() / connections).floor();
     let count = report.duration_histogram.count;
@@ -186,7 +186,7 @@ fn read_h2load(plan: &Plan, said: &str, log: &str) -> Option<Report> {
     })
 }
 
-/// Counts, and wrk's four percentiles. Each stands for the requests since the one before it.
+/// Reads the counts of wrk, and its four percentiles. Each percentile stands for the requests between it and the one before.
 fn read_wrk(said: &str) -> Option<Report> {
     let all = |pattern: &str| -> Vec<[String; 2]> {
         let pattern = Regex::new(pattern).expect("a test uses it");

@@ -21,7 +21,8 @@ pub(super) struct Programs<'a> {
     pub(super) application: Option<&'a Path>,
 }
 
-/// The documents of a lab in a revision; the first revision is 0. Without proxies of Leno's, `own` is `None`.
+/// Returns the documents with which `leno up` starts the lab, or changes it to a later revision; the first is 0. `own` is
+/// `None` if the lab runs no proxies of Leno.
 pub(super) fn documents(
     programs: Programs<'_>,
     scenario: &Scenario,
@@ -120,7 +121,7 @@ mod tests {
             ("teastore", sidecars(), 0, "\"recommender:8080=/product,/cartAction\"", 1),
             ("teastore", sidecars(), 0, "--call-http", 6),
             ("teastore", sidecars(), 0, "appProtocol: tcp", 0),
-            // Routes and endpoints that change are only for proxies.
+            // The lab writes routes and endpoints that change only if it runs proxies of Leno.
             ("push", sidecars(), 1, "\"value\":\"1\"", 1),
             ("push", sidecars(), 2, "\"value\":\"2\"", 1),
             ("push", None, 1, "HTTPRoute", 0),

@@ -174,7 +174,7 @@ impl LabEnvironment {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// Runs the measured load, with what is beside it and the disturbance of the scenario. `sampled` is
+    /// Runs the measured load, with the loads beside it and the disturbance of the scenario. `sampled` is
     /// called as soon as the generator has reported, so that its result does not include the end of
     /// the floods.
     fn load<T: Send>(
@@ -224,8 +224,8 @@ impl LabEnvironment {
         Ok((report, DuringLoad { revisions, ..during }))
     }
 
-    /// The loads that start before the measurement and end after it, with the workloads that make them: those of neighbours,
-    /// or WebSockets.
+    /// Returns the loads that start before the measurement and end after it, each with the workload that makes it: floods of
+    /// neighbours, and WebSockets of the client.
     fn beside(&self, scenario: &Scenario, options: &Options) -> Result<Vec<(String, Plan)>> {
         let duration = options.duration + FLOOD_MOST;
         let neighbours = scenario.neighbours.iter().enumerate().map(|(nth, one)| {
@@ -235,7 +235,7 @@ impl LabEnvironment {
         neighbours.chain(websockets.map(|plan| Ok((CLIENT.to_owned(), plan)))).collect()
     }
 
-    /// The highest rate that keeps the 99th percentile under a bound.
+    /// Searches for the highest rate at which the 99th percentile stays under a bound.
     fn search(&self, case: &Case<'_>, options: &Options, bound: Duration) -> Result<f64> {
         let measure = async |rate| {
             let plans = load_plans(&self.addresses, case.scenario, options, rate)?;
@@ -252,9 +252,11 @@ impl LabEnvironment {
     }
 }
 
-/// Runs a load, and disturbs it from when its generator starts, which it sends. Returns also how many revisions the mesh got.
+/// Runs a load, and the disturbance from the moment when the load reports on the channel that its generator has started.
+/// Returns also how many revisions the mesh got.
 ///
-/// Processes end with the thread that started them. So this thread restarts the proxies, and a second one runs the load.
+/// A process ends with the thread that started it. So this thread, which goes on, restarts the proxies, and a second one
+/// runs the load.
 fn disturbed<T: Send>(
     load: impl FnOnce(mpsc::Sender<()>) -> Result<T> + Send,
     disturb: impl FnOnce(&dyn Fn() -> bool) -> Result<u64>,
@@ -273,9 +275,9 @@ fn disturbed<T: Send>(
     })
 }
 
-/// What went on beside the measured load.
+/// What happened while the measured load ran.
 struct DuringLoad {
-    /// What the loads beside it reported, each with whether it still ran when the measured one ended.
+    /// What each load beside it reported, and whether that still ran when the measured load ended.
     ended: Vec<(Result<Report>, Result<bool>)>,
     charged: Result<BTreeMap<String, u64>>,
     revisions: u64,

@@ -30,7 +30,7 @@ static FACTS: LazyLock<Vec<LabMeshFacts>> = LazyLock::new(|| {
     all.expect("a test reads the built-in file")
 });
 
-/// What is known of a mesh.
+/// What the file of the meshes says about one of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LabMeshFacts {
@@ -69,8 +69,8 @@ pub enum Share {
 }
 
 impl Share {
-    /// The value of `leno.dev/share` in a revision. An odd one groups the same workloads under another name, so that other
-    /// processes take over from those that run, as an update has them do.
+    /// Returns the value of `leno.dev/share` in a revision. Odd revisions group the same workloads under another name. So
+    /// new processes take over from the running ones, as in an update.
     pub fn name(self, revision: u64) -> &'static str {
         match (self, revision % 2) {
             (Self::Node, 0) => "node",
@@ -85,14 +85,14 @@ impl Share {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observed {
-    /// They count them, as they always do.
+    /// Only the metrics, which they always write.
     #[default]
     Counts,
-    /// A line for each.
+    /// A line of the access log for each request.
     AccessLog,
-    /// Spans of this percentage.
+    /// Spans for this percentage of the requests.
     Traces(u8),
-    /// What a tap shows at its highest rate.
+    /// As many requests as a tap may show.
     Tap,
 }
 
@@ -196,20 +196,21 @@ impl Mesh {
         self.facts.unable.iter().find_map(|one| one.why(scenario))
     }
 
-    /// The port of the proxy beside an application that other proxies dial; `None` if all connections are captured.
+    /// Returns the port at which other proxies reach the proxy beside an application; `None` if it captures all connections.
     pub(crate) fn dialled_port(&self, hop: &Hop) -> Option<u16> {
         hop.application.and(self.facts.peer.as_ref()?.port)
     }
 
-    /// The stand-in for the mesh's control plane on loopback of a workload, if the mesh needs one.
+    /// Returns the stand-in for the control plane of the mesh, on the loopback of a workload, if the mesh needs one.
     pub(crate) fn control(&self, hop: &Hop, authority: &Arc<Authority>) -> Option<Control> {
         let is_needed = self.facts.peer.as_ref().is_some_and(|peer| peer.control);
         is_needed.then(|| Control::new(hop, authority.clone()))
     }
 
-    /// The configuration of the proxy of a hop; `None` if the lab runs Leno's own proxies or none.
+    /// Returns the configuration of the proxy of a hop; `None` if the lab runs Leno's own proxies or none.
     pub(crate) fn configure(&self, hop: &Hop) -> Option<Configuration> {
-        // The only proxy between a client and a server needs no mesh: Leno's is configured by a file there.
+        // If there is one proxy between a client and a server, there is no mesh. Leno's proxy takes its configuration from a
+        // file then, as the proxies of others do.
         let is_alone = hop.listen.is_some() && self.own().is_some();
         let alone = || FACTS.iter().find(|one| is_alone && one.name == "leno-proxy");
         let peer = self.facts.peer.as_ref().or_else(|| alone()?.peer.as_ref())?;

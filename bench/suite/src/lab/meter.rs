@@ -27,13 +27,13 @@ const SAMPLES_PER_COUNT: usize = 2;
 /// The components of a running lab: their control groups and processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LabComponents {
-    /// By control groups, whose directories are the IDs.
+    /// Components that have a control group each; the ID is its directory.
     groups: Vec<Component>,
-    /// The processes of node proxies, also by control groups.
+    /// Proxies in node mode, which several workloads share; the ID is also a control group.
     shared: Vec<Component>,
-    /// Those that are one process.
+    /// Components that are one process, with its number.
     processes: Vec<(Component, u32)>,
-    /// The names under which the capture pins its kernel programs.
+    /// The names under which the capture of measured workloads pins its kernel programs.
     captured: Vec<String>,
     /// A process in the network namespace of the load's client.
     client: Option<u32>,
@@ -58,7 +58,8 @@ impl LabComponents {
         }
         let flooded: Vec<String> =
             scenario.neighbours.iter().map(|one| scenario.service(one.service)).collect();
-        // How much of the work for several floods a proxy does depends on the mesh: then all proxies count.
+        // With several floods, it depends on the mesh which proxy does how much of the work for them. So all proxies count
+        // then.
         let of_proxies = if flooded.len() > 1 { Role::Proxy } else { Role::Neighbour };
         let mut shared: BTreeMap<&Path, (Role, &str)> = BTreeMap::new();
         for instance in &status.instances {
@@ -77,7 +78,7 @@ impl LabComponents {
                 parts.groups.push(component(role, name, group));
             }
             if let Some(ProxyProcess { group: Some(group), cgroup, .. }) = &instance.proxy {
-                // Processes that take over have control groups of their own, beside those of before.
+                // A process that takes over has a control group beside that of the one before it. So their parent counts.
                 let all = cgroup.parent().filter(|_| scenario.upgrades());
                 let of = shared.entry(all.unwrap_or(cgroup)).or_insert((roles[1], group));
                 of.0 = of.0.min(roles[1]);
@@ -88,7 +89,7 @@ impl LabComponents {
         Ok(parts)
     }
 
-    /// The mark for floods that pass through the processes of what is measured.
+    /// Returns a mark if the floods pass through the same proxy process as the measured load.
     pub(crate) fn mark(&self) -> Option<Mark> {
         let floods = self.groups.iter().any(|one| one.role == Role::Neighbour);
         let is_shared = floods && self.shared.len() == 1;
@@ -96,11 +97,11 @@ impl LabComponents {
         is_shared.then_some(Mark { kind: MarkKind::SharedProxies, why })
     }
 
-    /// The memory of the proxies, with the brokers of node mode, and of the process that supervises them.
+    /// Reads the memory of the proxies, with the brokers of node mode, and that of the process that supervises them.
     pub(crate) fn memory(&self) -> IdleMemory {
         let of = |pids: &[u32]| {
             let mut sum = Memory::default();
-            // A process that ends meanwhile holds nothing.
+            // A process that ends meanwhile has no memory to count.
             pids.iter().filter_map(|pid| memory_of_process(*pid).ok()).for_each(|one| sum += one);
             sum
         };
@@ -111,14 +112,14 @@ impl LabComponents {
         }
     }
 
-    /// The processes of each of these that is a proxy and runs.
+    /// Returns, for each proxy among the components that runs, its processes.
     fn proxies(all: &[Component]) -> impl Iterator<Item = Vec<u32>> {
         let proxies = all.iter().filter(|one| one.role == Role::Proxy);
         let pids = proxies.filter_map(|one| pids_of_cgroup(Path::new(&one.id)).ok());
         pids.filter(|pids| !pids.is_empty())
     }
 
-    /// The number of workloads that have a proxy: a process of their own, or a broker that belongs to a shared one.
+    /// Returns how many workloads have a proxy: a process of their own, or in node mode a broker.
     pub(crate) fn running_proxies(&self) -> u32 {
         u32::try_from(Self::proxies(&self.groups).count()).unwrap_or(u32::MAX)
     }
@@ -127,7 +128,7 @@ impl LabComponents {
         Self::proxies(&self.groups).chain(Self::proxies(&self.shared)).flatten().collect()
     }
 
-    /// Reads the counters of all components, and adds them to these.
+    /// Reads the counters of all components, and adds them to `counters`.
     pub(crate) fn read(&self, mut counters: NodeCounters) -> Result<Reading> {
         for one in self.groups.iter().chain(&self.shared) {
             let group = Process::of_cgroup(Path::new(&one.id))?;

@@ -41,7 +41,7 @@ const CHARGED: &str = "leno_memory_charged_bytes ";
 /// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The running namespaces; dropping this removes them.
+/// The running network namespaces of a lab. They are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lab {
     name: String,
@@ -49,7 +49,7 @@ pub(crate) struct Lab {
     application: Option<PathBuf>,
     own: Option<LenoProxies>,
     up: LaunchedMesh,
-    /// `leno tap`, where that is what is measured.
+    /// `leno tap`, if its cost is measured.
     tap: Option<Child>,
     ended: bool,
     directory: tempfile::TempDir,
@@ -76,7 +76,7 @@ impl Lab {
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.to_string())
             .args(settings(observed, scenario))
-            // A process that is started while it is measured would not be counted.
+            // A process that starts during a measurement would not be counted.
             .args(["--promote-after", "never"])
             .arg(&file)
             // Ctrl-C must only reach the bench, which ends the lab in order.
@@ -95,7 +95,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Shows as many requests of the client as a tap may, and throws them away.
+    /// Starts a tap that shows as many requests of the client as it may, with its output thrown away.
     fn start_tap(&self, leno: &Path) -> Result<Child> {
         let mut tap = Command::new(leno);
         tap.args(["tap", "--name", &self.name, "-n", NAMESPACE, CLIENT]);
@@ -117,8 +117,8 @@ impl Lab {
         self.directory.path()
     }
 
-    /// What buffers and connections take in each of Leno's own proxies, in bytes by their accounting, by workload. A proxy that
-    /// does not answer is left out.
+    /// Returns, for each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself reports.
+    /// A proxy that does not answer is left out.
     pub(crate) fn charged(&self) -> Result<BTreeMap<String, u64>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut charged = BTreeMap::new();
@@ -134,13 +134,13 @@ impl Lab {
         Ok(charged)
     }
 
-    /// The process of `leno up` itself, which captures traffic and supervises.
+    /// The process of `leno up` itself, which captures traffic and supervises the proxies.
     pub(crate) fn agent(&self) -> u32 {
         self.up.pid()
     }
 
-    /// Gives Leno's own proxies another revision of the configuration as users do: by editing the
-    /// file.
+    /// Changes the configuration of Leno's proxies to another revision as users do: it rewrites the file that `leno up`
+    /// watches.
     pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
         let program = own_program()?;
         let programs = Programs { own: &program, application: self.application.as_deref() };
@@ -148,7 +148,7 @@ impl Lab {
         files::replace(&self.directory.path().join("mesh.yaml"), &text)
     }
 
-    /// Has the next process of each proxy take over, and waits until they serve.
+    /// Makes a new process take over from each proxy, and waits until the new ones serve.
     pub(crate) fn upgrade_proxies(&self) -> Result<()> {
         let mut command = Command::new(leno()?);
         command.args(["upgrade", "--proxies", "--name", &self.name]).process_group(0);
@@ -225,7 +225,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
-            // What it shows is of no use any more.
+            // Its output is not used any more, so how it ends does not matter.
             let _gone = tap.kill();
             let _gone = tap.wait();
         }
@@ -237,7 +237,8 @@ impl Drop for Lab {
     }
 }
 
-/// What `leno up` is told, so that proxies observe as much. Spans go to the first service, which answers whatever it is sent.
+/// Returns the arguments of `leno up` with which proxies observe this. Spans go to the first service, which answers every
+/// request, whatever it is.
 fn settings(observed: Observed, scenario: &Scenario) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match observed {

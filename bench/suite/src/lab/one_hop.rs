@@ -1,4 +1,4 @@
-//! One proxy in plaintext on loopback, beside others: no mesh, no namespaces, no root.
+//! Measures single proxies in plaintext on loopback, one after the other: no mesh, no namespaces, no root.
 //!
 //! ```text
 //!   wrk, h2load, leno-bench ─► proxy (CPU 0) ──► nginx, or the suite's application
@@ -33,12 +33,12 @@ use crate::record::{CpuMs, Record, RssKib};
 use crate::scenario::Scenario;
 use crate::tools::{self, Missing};
 
-/// nginx as the server of HTTP/1.1: it takes the least CPU of those that are packaged.
+/// The configuration of nginx as the HTTP/1.1 server. Of the servers that distributions package, it needs the least CPU.
 const NGINX: &str = include_str!("../../data/origin.nginx.conf");
-/// Its files, in memory.
+/// The files that it serves, which are in memory.
 const FILES: [(&str, usize); 3] = [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)];
 
-/// A running program that listens; dropping it ends it.
+/// A running program that listens. It is ended when this is dropped.
 pub struct Listening {
     running: Running,
     /// Where it listens.
@@ -68,7 +68,7 @@ impl Listening {
         Ok(Self { running, address, _directory: directory })
     }
 
-    /// Its process and the children of that: nginx works in a child.
+    /// Returns the process and its children, because nginx works in a child.
     fn pids(&self) -> Result<Vec<u32>> {
         let id = self.running.pid();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));

@@ -1,4 +1,4 @@
-//! One CPU for the proxies under test, the others for all else.
+//! Gives one CPU to the measured proxies, and the others to everything else.
 
 use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -25,13 +25,13 @@ impl Pinning {
         if pinned { Self::Rest } else { Self::Anywhere }
     }
 
-    /// Pins this thread, and all that it starts. Has no effect on a machine with one CPU.
+    /// Pins this thread, and every process that it starts. Has no effect on a machine with one CPU.
     pub(super) fn apply(self) -> Result<()> {
         self.pin(0)
     }
 
-    /// Does something on these CPUs, such as starting a program, which keeps them. Afterwards this thread is on the CPUs
-    /// that proxies do not have.
+    /// Runs `work` on these CPUs. A program that it starts stays there. Afterwards this thread is pinned to the CPUs that
+    /// the proxies do not use.
     pub(super) fn within<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.apply()?;
         let done = work();
@@ -45,7 +45,7 @@ impl Pinning {
     }
 
     fn pin(self, thread: i32) -> Result<()> {
-        // Not `available_parallelism`, which counts what this thread was pinned to.
+        // `available_parallelism` would count only the CPUs to which this thread is pinned.
         let cpus = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)?.unwrap_or(1);
         let cpus = usize::try_from(cpus)?;
         let wanted = match self {

@@ -289,7 +289,7 @@ fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
     Some((instance.workload.clone(), address))
 }
 
-/// Where DNS and the control plane are: the mesh is started without an option that chooses other addresses.
+/// Returns where DNS and the control plane listen: always at the default addresses, because the lab chooses no others.
 fn gateway() -> Addresses {
     MeshRanges::DEFAULT.workloads(has_ipv6()).gateway()
 }

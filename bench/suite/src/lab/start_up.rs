@@ -76,7 +76,7 @@ fn end_own(lab: &Lab) -> Result<Duration> {
 }
 
 /// Kills all of Leno's own proxies and its control plane, which `leno up` starts again. Does
-/// nothing without any. The brokers of node mode pass no traffic and go on.
+/// nothing if there are none. The brokers of node mode carry no traffic, so they go on.
 pub(super) fn end_all_own(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
     let proxies = status.instances.iter().filter_map(|one| one.proxy.as_ref());

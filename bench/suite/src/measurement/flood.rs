@@ -41,7 +41,7 @@ impl FloodResult {
         record.marks.extend(self.marks());
     }
 
-    /// The marks for a flood that ended before the measurement, may have ended, has failed, or has no figures.
+    /// Returns marks for a flood that ended before the measurement, may have ended before it, failed, or reported nothing.
     fn marks(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
         let of = &self.workload;
@@ -67,8 +67,8 @@ impl FloodResult {
         marks
     }
 
-    /// Whether it was less than the scenario has it be. A proxy may refuse some of the requests and connections of a flood, and
-    /// what is not read ends with its time limit.
+    /// Whether there was less of the flood than the scenario wants. Some failures are expected: a proxy may refuse some
+    /// requests and connections, and an answer that the client does not read ends with its time limit.
     fn has_failed(&self, report: &Report) -> bool {
         match self.sends {
             Flood::Requests | Flood::ConnectionsPerS(_) => report.errors == report.requests,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_ended_before_the_measurement_says_so() {
+    fn a_flood_that_ended_before_the_measurement_gets_a_mark() {
         let flooded = of(Flood::Requests, &[]);
         let mut record = Record::default();
         flooded.keep(&mut record);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_fails_in_another_way_than_it_is_meant_to_says_so() {
+    fn a_flood_with_unexpected_failures_gets_a_mark() {
         let failed = |sends, errors: &[(&str, u64)]| {
             let marks = of(sends, errors).marks();
             marks.iter().any(|mark| mark.kind == MarkKind::FloodFailed)

@@ -20,7 +20,7 @@ pub struct Options {
     /// Factor for the scenarios' rates.
     pub scale: f64,
     /// The load generators; under each mesh of a round, they take turns. A cluster has only Leno's. Without any, each
-    /// load is made by the program that is established for it.
+    /// load is made by the program that is usual for it ([`Generator::established`]).
     pub generators: Vec<Generator>,
     /// The real application instead of the suite's own services: its folder in the lab, its file of
     /// images in a cluster.
@@ -31,7 +31,7 @@ pub struct Options {
     pub resume: bool,
     /// Whether there is one proxy in plaintext on loopback, instead of a mesh in namespaces; only in the lab.
     pub one_hop: bool,
-    /// Whether proxies have one CPU, and all else the others; only in the lab.
+    /// Whether the proxies have a CPU of their own, and everything else the others; only in the lab.
     pub pinned: bool,
     /// Ends the run.
     pub interrupt: Interrupt,

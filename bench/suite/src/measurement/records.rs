@@ -88,13 +88,13 @@ pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u
     }
 }
 
-/// The meshes of a round in their order: the baseline, then the others, of which another one is first in each round.
+/// Returns the meshes in the order of a round: the baseline, then the others. Each round begins with another one of these.
 pub(crate) fn in_turn<T: Copy>(baseline: T, others: &[T], round: u32) -> Vec<T> {
     let (later, first) = others.split_at(round as usize % others.len().max(1));
     [&[baseline][..], first, later].concat()
 }
 
-/// The record of a measurement, with the reason if it failed. An interrupt is an error.
+/// Returns the record of a measurement. If that failed, the record has the reason; only an interrupt is an error here.
 pub(crate) fn or_left_out(
     measured: Result<Record>,
     begun: Record,
@@ -118,7 +118,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins a run of so many measurements.
+    /// Begins a run of `total` measurements.
     pub(crate) fn of(total: usize, skipped: usize) -> Self {
         if skipped > 0 {
             note!("{skipped} of {total} have a record already");

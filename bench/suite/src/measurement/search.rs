@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_has_not_kept_its_bound_says_so() {
+    fn a_rate_that_misses_its_bound_gets_a_mark() {
         let saturation = scenario::find("saturation").unwrap();
         let measured = |p99, rate_per_s| {
             let latency_us = Latency { p99, ..Latency::default() };

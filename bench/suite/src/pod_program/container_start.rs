@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_of_a_process_that_has_ended_is_not_taken_for_that_of_one_of_before() {
+    fn ids_of_ended_processes_are_forgotten_as_they_may_be_reused() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let (child_id, own) = (child.id(), std::process::id());
         let mut killed = KilledContainer {

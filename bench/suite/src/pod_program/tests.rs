@@ -228,7 +228,7 @@ fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_pod() 
 }
 
 #[test]
-fn load_says_when_it_begins_and_ends_with_the_next_line() {
+fn load_answers_when_it_begins_and_stops_at_the_next_line() {
     let mut program = Program::start();
     // The kernel refuses these connections: each request is an error, and is counted.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -257,7 +257,7 @@ fn load_says_when_it_begins_and_ends_with_the_next_line() {
 }
 
 #[test]
-fn a_probe_says_when_it_was_answered_again() {
+fn a_probe_reports_when_it_was_answered_again() {
     // The test controls whether this server answers.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_of_one_scenario_and_is_no_folder() {
+    fn a_file_of_images_is_for_one_scenario_and_not_a_folder() {
         let folder = tempfile::tempdir().unwrap();
         let read = |at: &Path, names: &[&str]| {
             let scenarios = names.iter().map(|name| scenario::find(name).unwrap());

@@ -30,7 +30,8 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// The cell of at least one record of the same scenario, step and mesh. Records without figures are no rounds.
+    /// Makes the cell of all records of the same scenario, step and mesh; there is at least one. A record without figures is
+    /// not a round.
     pub(super) fn of(all: &[&Record]) -> Self {
         let measured = || all.iter().copied().filter(|record| record.left_out.is_none());
         let valid = measured().any(Record::valid);

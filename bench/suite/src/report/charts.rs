@@ -99,7 +99,7 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> CaptionedChart {
 /// The length of a bar, and the ends of the line across it.
 pub(super) type Length = (f64, Option<(f64, f64)>);
 
-/// The latency that is added to the 99th percentile, in milliseconds, with its interval.
+/// Returns the latency that the mesh adds to the 99th percentile, in milliseconds, with its interval.
 pub(super) fn added_p99(cell: &Cell) -> Option<Length> {
     let [_, p99] = cell.added_ms?;
     Some((p99.value, (cell.rounds.len() > 1).then_some((p99.low, p99.high))))
@@ -110,7 +110,7 @@ pub(super) fn cpu_of_request(cell: &Cell) -> Option<Length> {
     cell.has_proxies().then(|| (cell.cpu_us_in_all(), None))
 }
 
-/// Memory of a proxy in MB, at its peak; the line begins where it was idle.
+/// Returns the peak memory of a proxy in MB. The line across the bar goes from its memory when idle to the peak.
 pub(super) fn peak_memory(cell: &Cell) -> Option<Length> {
     let (idle, peak) = (cell.median("idle-memory")?, cell.median("peak-memory")?);
     Some((peak, Some((idle, peak))))

@@ -1,4 +1,4 @@
-//! What the configuration of a proxy depends on, and the configuration.
+//! The facts about one place of a proxy between clients and servers (a hop), and the configuration made from them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -101,11 +101,11 @@ impl Hop {
     pub(super) fn file(&self, file: &str) -> String {
         let template = TEMPLATES.iter().find(|(files, _)| files.contains(&file));
         let (_, template) = template.expect("a test makes every file");
-        // HAProxy refuses a file whose last line has no end; the engine takes it off.
+        // HAProxy refuses a file whose last line has no line break, and the template engine removes it.
         self.render(file, template) + "\n"
     }
 
-    /// A template with the values of this hop; `file` is the file that it is for.
+    /// Renders a template with the values of this hop. `file` is the name of the file that results.
     pub(super) fn render(&self, file: &str, template: &str) -> String {
         let disturbance = self.disturbance.filter(|_| self.is_revised());
         let pushes = matches!(disturbance, Some(Disturbance::Push { .. }));
@@ -141,7 +141,7 @@ pub(super) mod tests {
     use super::*;
     use crate::lab::mesh::{Choices, named, names};
 
-    /// Every hop that differs in what a template asks for.
+    /// Calls `with` for every hop that differs in something that a template uses.
     pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop)) {
         let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, last), 8080);
         let services = [at(3), at(4), at(5)];

@@ -17,10 +17,10 @@ use super::hop::{Configuration, Hop, STREAM};
 use crate::scenario::{Disturbance, Scenario};
 use crate::tools::{self, Missing, Tool};
 
-/// The largest number of bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
+/// How many bytes of a script's first line Linux reads (BINPRM_BUF_SIZE).
 const SHEBANG: usize = 256;
 
-/// The programs of a mesh.
+/// The program of a mesh, and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeshPrograms {
     /// The proxy; `None` without one.
@@ -34,12 +34,12 @@ pub struct MeshPrograms {
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     tool: Tool,
-    /// Python code that prints the path of the program, for a start script of pip.
+    /// If pip installs the program behind a start script: Python code that prints the path of the program itself.
     python: Option<String>,
-    /// The flag that makes it print its version; `None` if the name of its file stands for that.
+    /// The flag that makes it print its version; `None` if its file name counts as the version.
     version: Option<String>,
     file: String,
-    /// Files that it has only in some scenarios; their templates are empty in the others.
+    /// More files. In a scenario in which the template of one renders to nothing, that file is not written.
     #[serde(default)]
     others: Vec<String>,
     #[serde(default)]
@@ -81,7 +81,7 @@ enum Condition {
 }
 
 impl Exclusion {
-    /// Why, if a scenario is one of them.
+    /// Returns the reason if the mesh cannot carry this scenario.
     pub(crate) fn why(&self, scenario: &Scenario) -> Option<&str> {
         let disturbance = scenario.disturbance;
         let is_one = match self.when {
@@ -110,7 +110,7 @@ fn parsed_if_any<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
 }
 
 impl Peer {
-    /// The program of a mesh of this name, or the one that the user named.
+    /// Finds the program for the mesh of this name, or takes the one that the user named.
     pub(super) fn find(&self, named: (&str, Option<&Path>)) -> Result<MeshPrograms, Missing> {
         let program = self.tool.find(named)?;
         let python = self.python.as_deref();
@@ -136,7 +136,8 @@ impl Peer {
     }
 }
 
-/// The program that pip's start script would run, as this code prints it; `None` if the file is no such script.
+/// Returns the program that a start script of pip would run: what the script's Python prints for `code`. `None` if the
+/// file is no such script.
 fn behind(script: &Path, code: &str) -> Option<PathBuf> {
     let mut head = [0; SHEBANG];
     let count = File::open(script).ok()?.read(&mut head).ok()?;

@@ -12,7 +12,7 @@ use super::*;
 use crate::scenario::Disturbance;
 
 #[test]
-fn meshes_are_known_by_their_names_and_those_of_a_cluster_are_sent_there() {
+fn meshes_are_found_by_name_and_those_of_a_cluster_need_a_context() {
     for name in names() {
         assert_eq!(named(name, &Choices::default()).unwrap().name(), name);
     }
@@ -126,7 +126,7 @@ fn given(name: &str, program: PathBuf) -> Mesh {
 }
 
 #[test]
-fn a_script_of_the_python_package_is_the_binary_that_it_starts() {
+fn a_start_script_of_pip_stands_for_the_binary_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     fs::write(place("binary"), "\x7fELF").unwrap();
