@@ -37,7 +37,7 @@ pub struct LabRun {
 }
 
 /// Runs everything and writes a record for each measurement. After an interrupt, the records made
-/// so far are kept. `say` receives one line for each step.
+/// so far are kept.
 ///
 /// # Errors
 /// If the run cannot start, is interrupted, or cannot write a record. A measurement that fails is a

@@ -9,7 +9,7 @@ use crate::files;
 use crate::interrupt::Interrupt;
 use crate::process;
 
-/// Converts SVG to PNG. A library for it would be a third of the size of this program.
+/// The program that converts SVG to PNG. A library that can do it would make this program larger by a third.
 const CONVERTER: &str = "rsvg-convert";
 /// Pixels of the PNG per pixel of the chart, for sharp print.
 const ZOOM: &str = "2";
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_says_the_form() {
+    fn the_extension_chooses_the_format() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.svg");
         write("<svg/>", &file).unwrap();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_of_the_chart_and_not_of_a_file_beside_it() {
+    fn a_png_is_made_without_touching_the_svg_beside_it() {
         if !draws_png() {
             assert!(!leno_testkit::tools::required("tools"), "LENO_REQUIRE has tools");
             println!("skipped: {CONVERTER} is missing");

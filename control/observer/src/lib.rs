@@ -47,7 +47,7 @@ use serve::{Admin, ObserverFront};
 /// The name of the mesh where none is given.
 pub const MESH: &str = "cluster";
 
-/// What the observer is told.
+/// The settings of the observer.
 #[derive(Clone, Debug)]
 pub struct ObserverSettings {
     /// The name of the mesh.
@@ -107,7 +107,7 @@ pub async fn observe(client: Client, settings: ObserverSettings) -> Result<(), E
     let followed = pods.clone().follow(client.clone());
     let edited = edits.clone().follow(client);
     let mut scraper = Scraper::new(&settings, (pods, edits), hub, metrics);
-    // Tasks of their own: probes are answered while the pages of proxies are read, and these while readers are answered.
+    // Separate tasks, so that the pages of proxies, the probes and the readers do not wait for each other.
     let mut tasks = JoinSet::new();
     tasks.spawn(async move { scraper.run().await });
     tasks.spawn(async move { admin.serve(admin_listener).await });

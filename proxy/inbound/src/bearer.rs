@@ -22,7 +22,7 @@ const REPORT_PERIOD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct UnknownKeys {
     directory: Directory,
-    /// When each issuer was reported last. Issuers are those of policies, which bounds it.
+    /// When each issuer was reported last. It has only issuers that policies name, so it stays small.
     reported: RefCell<BTreeMap<Box<str>, Instant>>,
 }
 
@@ -42,7 +42,7 @@ impl UnknownKeys {
     }
 }
 
-/// What the tokens of requests are verified for, and by.
+/// The policies whose tokens are verified, and what this needs.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenRules<'p> {
     pub(crate) cache: &'p TokenCache,
@@ -50,12 +50,14 @@ pub(crate) struct TokenRules<'p> {
     pub(crate) unknown: &'p UnknownKeys,
 }
 
-/// The time of the machine, as issuers have it; before 1970 no token is valid.
+/// The time since 1970 by the clock of this machine, which must agree with the clocks of issuers. A clock before 1970 counts
+/// as the beginning of 1970, at which expired tokens seem valid.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
-/// The tokens of a request that a policy has issuers for, one for each header that carries tokens.
+/// Verifies the tokens of a request for a policy. The policy names issuers and the header in which each sends its tokens;
+/// there is one result for each of these headers.
 fn verified<'p>(
     TokenRules { cache, of, unknown }: TokenRules<'p>,
     request: RequestView<'p>,
@@ -73,7 +75,7 @@ fn verified<'p>(
         let mut lines = request.forwarded(is_header).map(|(_, line)| line);
         let claims = match (lines.next(), lines.next()) {
             (None, _) => Err(TokenError::Missing),
-            // Applications differ in which one they read.
+            // Some applications would read the first line, others the second.
             (Some(_), Some(_)) => Err(TokenError::Malformed),
             (Some(line), None) => match token(line, &issuer.header) {
                 Some(token) => {
@@ -94,7 +96,8 @@ fn verified<'p>(
     })
 }
 
-/// Until when a request has a valid token for a policy, with these claims; `None` if its token lacks claims.
+/// Returns until when the token is valid that a request has for a policy, if it has these claims. `None` if valid tokens
+/// lack them.
 ///
 /// # Errors
 /// Why it has no valid one.
@@ -117,7 +120,7 @@ pub(crate) fn has_token(
     outcome
 }
 
-/// The claims that the application gets as headers, of the valid tokens of a request for a policy.
+/// Returns the headers in which the application gets claims, from the valid tokens that a request has for a policy.
 pub(crate) fn claim_headers(
     of: TokenRules<'_>,
     request: RequestView<'_>,
@@ -135,7 +138,7 @@ pub(crate) fn claim_headers(
     lines
 }
 
-/// The token of a header's line. In `Authorization` it is behind its scheme, elsewhere also without.
+/// Returns the token in the line of a header. In `Authorization` it follows the scheme; other headers may have no scheme.
 fn token<'l>(line: &'l [u8], header: &str) -> Option<&'l [u8]> {
     let scheme = line.get(..SCHEME.len()).filter(|start| start.eq_ignore_ascii_case(SCHEME));
     match scheme {

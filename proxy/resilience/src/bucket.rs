@@ -26,7 +26,7 @@ pub struct TokenBucket {
 /// threads write to it no more often than the rate allows.
 ///
 /// ```text
-/// 0 ─► full at this time ─► ... ─► ENDED: dropped by those who keep it
+/// 0 ─► full at this time ─► ... ─► ENDED: its owner drops it, and threads that still have it take from a new one
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct SharedBucket {
@@ -34,7 +34,7 @@ pub(crate) struct SharedBucket {
     full_at: AtomicU64,
 }
 
-/// The state of a bucket that is kept no more. Its key may have another one.
+/// The state of a bucket that its owner has dropped. There may be a new bucket for the same key.
 const ENDED: u64 = u64::MAX;
 
 /// The result of taking a token from a [`SharedBucket`].
@@ -43,7 +43,7 @@ pub(crate) enum TokenOutcome {
     Token,
     /// There is none until this time has passed.
     Wait(Duration),
-    /// The bucket is kept no more.
+    /// Its owner has dropped the bucket.
     Ended,
 }
 
@@ -55,7 +55,7 @@ impl Rate {
         Some(Self { interval, tolerance: interval.saturating_mul(burst.max(1) - 1) })
     }
 
-    /// An equal part of this rate, for one of `among` that share it. The burst takes the same time.
+    /// The part of this rate for one of `among` that share it equally. The burst is divided as well.
     #[must_use]
     pub fn divided(self, among: u32) -> Self {
         let interval = self.interval.saturating_mul(among.max(1));
@@ -85,7 +85,7 @@ impl TokenBucket {
     }
 }
 
-// The value alone is shared and nothing is published by it: no order with other memory is needed.
+// Threads share only this one value, and it does not announce changes of other memory. So every order may be relaxed.
 impl SharedBucket {
     /// Takes a token, at `now` since the limit began.
     pub(crate) fn take(&self, rate: Rate, now: Duration) -> TokenOutcome {
@@ -118,12 +118,12 @@ impl SharedBucket {
         self.full_at.load(Ordering::Relaxed)
     }
 
-    /// Ends it if it is full, and so equals a new one. Whether it has ended.
+    /// Ends it if it is full, and so equals a new one. Returns whether it has ended.
     pub(crate) fn end_if_full(&self, now: Duration) -> bool {
         let full_at = self.full_at();
         let is_full = full_at <= nanoseconds(now);
         let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
-        // Fails where a token was taken meanwhile.
+        // Fails if another thread has taken a token meanwhile.
         full_at == ENDED
             || is_full && self.full_at.compare_exchange(full_at, ENDED, from, to).is_ok()
     }
@@ -137,7 +137,7 @@ impl SharedBucket {
     }
 }
 
-/// 292 years at most, so that two of them can be added.
+/// Converts a time to nanoseconds, at most 292 years, so that the sum of two such times does not overflow.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 2)
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_rate() {
+    fn a_rate_of_no_requests_is_none() {
         assert_eq!(Rate::new(0, Duration::from_secs(1), 5), None);
     }
 

@@ -26,7 +26,7 @@ pub(crate) enum JwksError {
     /// A part of a key is missing, malformed, or contradicts another part.
     #[error("key {0}: {1}")]
     Key(usize, &'static str),
-    /// A key has what only its issuer may have.
+    /// A key has a secret part, which only its issuer may have.
     #[error(
         "key {index} has {secret}, with which every reader of the set can sign tokens: have the issuer replace the key, \
          and publish public keys alone"
@@ -61,7 +61,7 @@ struct Jwk {
     y: Option<String>,
     /// The private part, of RSA, EC and OKP (RFC 7518 sections 6.2.2 and 6.3.2, RFC 8037 section 2).
     d: Option<IgnoredAny>,
-    /// Factors of an RSA modulus, from each of which the private part follows.
+    /// The factors of an RSA modulus and what belongs to them; each of these reveals the private part.
     p: Option<IgnoredAny>,
     q: Option<IgnoredAny>,
     dp: Option<IgnoredAny>,
@@ -77,12 +77,12 @@ struct Jwk {
 pub(crate) struct KeySet {
     /// Those that verify signatures.
     pub(crate) keys: Vec<TokenKey>,
-    /// Those that are not used, since who reads the set can sign with them; each as an error.
+    /// An error for each key that is not used because everyone who reads the set could sign with it.
     pub(crate) secrets: Vec<JwksError>,
 }
 
 impl KeySet {
-    /// The set, if no key of it is left out for being secret.
+    /// Returns the set, or an error if one of its keys was left out because it has a secret part.
     pub(crate) fn without_secrets(self) -> Result<Self, JwksError> {
         match self.secrets.first() {
             Some(secret) => Err(secret.clone()),
@@ -92,7 +92,7 @@ impl KeySet {
 }
 
 impl Jwk {
-    /// What the key has that only its issuer may have.
+    /// Names the secret part of the key, if it has one.
     fn secret(&self) -> Option<&'static str> {
         let Self { d, p, q, dp, dq, qi, oth, k, .. } = self;
         if self.kty == "oct" || k.is_some() {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_published_with_what_signs_is_left_out() {
+    fn a_key_that_is_published_with_its_secret_is_left_out() {
         let x = BASE64URL_NOPAD.encode(&[7; 32]);
         let good = format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"good","x":"{x}"}}"#);
         for (secret, what) in [
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_verifies_nothing_is_refused() {
+    fn sets_without_a_key_that_verifies_are_refused() {
         for (text, expected) in [
             ("", "is not a set of keys"),
             ("{}", "is not a set of keys"),

@@ -82,9 +82,9 @@ fn an_address_that_several_claim_goes_to_the_first_and_on_to_the_next() {
     assert_eq!(holder(&index), "shop/web-0");
 }
 
-/// The values of a first list are built 512 at a time.
+/// A first list is built in batches of 512 objects. An error could show at the end of one batch and the start of the next.
 #[test]
-fn objects_of_a_first_list_are_the_same_at_the_border_of_what_is_built_at_once() {
+fn batches_of_a_first_list_give_the_same_objects_as_single_changes() {
     let pair = |number: usize, moved: usize| {
         let [service, workload] = [number + moved, number].map(|nth| (nth / 250, nth % 250));
         let text = format!(
@@ -102,7 +102,7 @@ fn objects_of_a_first_list_are_the_same_at_the_border_of_what_is_built_at_once()
     };
     for count in [511, 512, 513, 1_024, 1_025] {
         let all: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 0)).collect();
-        // The addresses of all services move on by one, also between those that are built at once.
+        // Each service takes over the address of the next one, also across the border of two batches.
         let moved: Vec<ObjectChange> = (0..count).flat_map(|number| pair(number, 1)).collect();
         let (mut preloaded, mut told) = (index(), index());
         for changes in [all, moved] {

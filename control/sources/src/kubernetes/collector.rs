@@ -151,8 +151,8 @@ impl Collector {
         early.map(|(_, change)| change).collect()
     }
 
-    /// The changes to send now. Nothing until all kinds that can be listed have been; then all objects, even if
-    /// there are none; afterwards the differences.
+    /// Returns the changes to send now. There are none until all kinds that can be listed were listed. The first update then
+    /// has all objects, even if there are none; later ones have the differences.
     pub(super) fn changes(&mut self) -> Option<Vec<ObjectChange>> {
         if !self.begun {
             if self.waits() {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_list_lacks_is_gone_and_what_was_never_there_is_not() {
+    fn objects_missing_in_a_new_list_are_deleted_and_unknown_ones_are_not() {
         let mut collector = Collector::default();
         collector.take(0, KindEvent::Begin);
         collector.take(0, KindEvent::Put(namespace("a")));
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misread_is_told_of_once_with_the_first_changes_and_not_before() {
+    fn invalid_objects_are_reported_once_with_the_first_changes() {
         let mut collector = Collector::default();
         let (event, misread) = kept("a", "why");
         collector.take(0, KindEvent::Begin);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_authorization_policy_without_a_good_state_the_outline_is_in_effect() {
+    fn the_outline_of_an_invalid_authorization_policy_counts_until_it_has_a_good_state() {
         let policy = |rules: &str| {
             let spec = format!(r#"{{"selector":{{}},"rules":{rules}}}"#);
             let text = format!(
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_states_of_a_route_in_one_batch_the_newest_is_told_of_last() {
+    fn only_the_newest_state_of_an_object_in_a_batch_is_reported() {
         let mut collector = Collector::default();
         (0..WATCHED.len()).for_each(|nth| collector.take(nth, KindEvent::NoKind));
         told(&mut collector);
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_can_be_told_changes_do_not_pile_up() {
+    fn changes_do_not_pile_up_while_they_cannot_be_sent() {
         let mut collector = Collector::default();
         collector.take(0, KindEvent::Begin);
         for _ in 0..1_000 {

@@ -15,7 +15,7 @@ fn found(history: &History, state: Option<&MeshState>) -> Vec<Problem> {
     problems(&history.view(), &topology, &window, state)
 }
 
-/// An instance of `cart`, which has two, that takes no traffic.
+/// One of the two instances of `cart`, which takes no traffic.
 fn unready(instance: &str, reason: &str) -> Unready {
     Unready {
         namespace: "shop".to_owned(),
@@ -95,7 +95,7 @@ fn an_edge_that_fails_is_named_with_its_causes_and_its_begin() {
 }
 
 #[test]
-fn what_a_client_without_a_proxy_is_refused_is_evidence_once() {
+fn refusals_of_a_client_without_a_proxy_are_evidence_once() {
     let mut history = History::default();
     for tick in 1..=4 {
         let mut now = growth(5.0, vec![edge(UNMESHED, "cart", 0.0)]);

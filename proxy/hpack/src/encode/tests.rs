@@ -35,7 +35,7 @@ fn secrets_are_never_indexed() {
 }
 
 #[test]
-fn what_came_never_indexed_goes_on_so() {
+fn a_field_received_as_never_indexed_is_sent_as_never_indexed() {
     let section = [0x10, 1, b'a', 1, b'b', 0x12, 3, b'G', b'E', b'T'];
     let mut block = Block::new();
     let outcome = Decoder::new(4096).decode(&section, &mut block, LIMITS);
@@ -131,13 +131,13 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
         assert_eq!(out, expected, "{round}");
         let mut decoded = Block::new();
         assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
-        // Fields that the encoder keeps out of tables come so marked.
+        // This compares names and values only: the decoder marks fields that the encoder keeps out of tables.
         assert_eq!(pairs(&decoded), pairs(block), "{round}");
     }
 }
 
 #[test]
-fn a_traceparent_is_behind_what_is_repeated() {
+fn a_repeated_block_may_end_with_another_traceparent() {
     let (mut encoder, mut plain) = (Encoder::new(4096), Encoder::new(4096));
     let mut decoder = Decoder::new(4096);
     let call = [(":method", "GET"), (":path", "/a"), ("x-id", "1")];
@@ -150,7 +150,7 @@ fn a_traceparent_is_behind_what_is_repeated() {
         }
         block.push(b"traceparent", value.as_bytes());
         if round == 20 {
-            // Neither end keeps a name from now on.
+            // From now on neither end keeps a field in its table.
             encoder.set_max_table(0);
             plain.set_max_table(0);
         }

@@ -34,9 +34,9 @@ pub(crate) enum Question {
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) request: RequestView<'a>,
-    /// What policies change about it.
+    /// What policies change in the request.
     pub(super) grants: &'a Grants,
-    /// Its body, where an authorizer gets it.
+    /// The body of the request, if the authorizer gets it.
     pub(super) body: Option<&'a HeldBody>,
 }
 
@@ -59,10 +59,10 @@ pub(crate) enum AskError {
     /// There was no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// As many requests as may be are asked about.
+    /// The proxy already asks about as many requests as it may.
     #[error("too many requests are asked about")]
     Overloaded,
-    /// The mesh has not reached it, or it has failed itself.
+    /// The mesh could not reach the authorizer, or the authorizer itself failed.
     #[error("it is not reached, or has failed")]
     Unavailable,
     /// Its answer is too long, or not of the protocol.
@@ -72,7 +72,7 @@ pub(crate) enum AskError {
     /// passed on.
     #[error("the mesh refuses the question")]
     Refused,
-    /// The request has no form in the protocol.
+    /// The protocol has no way to express the request.
     #[error("the request cannot be asked about")]
     Request,
     /// The request has a longer body than the authorizer gets.
@@ -108,8 +108,8 @@ impl AskError {
         if matches!(self, Self::BodyTooLarge) { 413 } else { 503 }
     }
 
-    /// Whether the request is permitted where a policy says so. A client can make a request that no authorizer is asked
-    /// about, or so many at once, and is not to pass by that.
+    /// Whether the request is permitted if a policy permits requests without an answer. This excludes what a client could
+    /// cause on purpose to avoid the question, such as an odd request or too many at once.
     pub(super) fn may_be_permitted(&self) -> bool {
         !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge | Self::Overloaded)
     }
@@ -144,7 +144,7 @@ impl Question {
         let (method, host) = (request.method(), request.authority());
         let sent = headers::sent(of, request, grants);
         let mut headers = headers::joined(sent.into_iter());
-        // As Envoy has it.
+        // Envoy sends these with the headers of the request too.
         for (name, value) in
             [(":method", method), (":path", path), (":authority", host), (":scheme", "http")]
         {
@@ -226,7 +226,7 @@ impl<'a> Excerpt<'a> {
         }
         let text = match std::str::from_utf8(self.content) {
             Ok(text) => text,
-            // A character may be cut by the bound.
+            // The limit may cut the last character in two.
             Err(error) if error.error_len().is_none() && !self.is_whole => {
                 let whole = self.content.get(..error.valid_up_to()).unwrap_or_default();
                 std::str::from_utf8(whole).map_err(|_| AskError::Request)?
@@ -250,7 +250,7 @@ impl Decided {
                 let content_type = given.iter().find(|(name, _)| name == "content-type");
                 let content_type =
                     content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
-                // Over gRPC it may have bytes that no header can have, such as the end of a line.
+                // Over gRPC it may contain bytes that no header may have, such as a line break.
                 let is_value =
                     |value: &&str| HeaderLine::new("content-type", value.as_bytes()).is_ok();
                 let content_type = content_type.filter(is_value);
@@ -321,7 +321,7 @@ mod tests {
         Question::new(&of, ((address, String::new()), address), about)
     }
 
-    /// A client could have a decision about it by sending more, or what is no text.
+    /// A client could otherwise send a longer body, or one that is no text, to have the decision made without it.
     #[test]
     fn a_body_that_the_authorizer_does_not_get_is_denied() {
         let of = |max_bytes, partial, as_bytes| AuthorizerBody { max_bytes, partial, as_bytes };
@@ -352,13 +352,13 @@ mod tests {
         }
     }
 
-    /// The headers of a question over gRPC are those of its first message, which this finds in its bytes.
+    /// Whether the encoded message of a question over gRPC contains these bytes.
     fn has(question: &Question, text: &[u8]) -> bool {
         let Question::Grpc(message) = question else { panic!() };
         message.windows(text.len()).any(|at| at == text)
     }
 
-    /// Envoy sent the last of several lines of a header.
+    /// If a header had several lines, Envoy sent only the last one to the authorizer.
     #[test]
     fn cve_2021_32777_an_authorizer_sees_every_line_of_a_header() {
         let request = b"GET / HTTP/1.1\r\nhost: web\r\nx-user: guest\r\nx-user: root\r\n\r\n";
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(asked.headers().get_all("x-user").iter().count(), 2);
     }
 
-    /// Envoy's question failed where a header was no UTF-8, which passed where failures permit.
+    /// Envoy's question failed if a header was not UTF-8. Then the request passed if the policy permits requests on failure.
     #[test]
     fn cve_2023_27488_a_header_that_is_no_text_is_asked_about() {
         let request = b"GET / HTTP/1.1\r\nhost: web\r\nx-user: \xff\xfe\r\n\r\n";
@@ -394,7 +394,8 @@ mod tests {
         assert!(!asked.headers().contains_key("x_user"));
     }
 
-    /// The answer replaces the credentials that it is decided by. A header that says who the user is proves nothing.
+    /// Credentials are sent to the authorizer even if its answer replaces them. A header that only claims who the user is, is
+    /// not sent.
     #[test]
     fn an_authorizer_sees_the_credentials_that_its_answer_replaces() {
         let request =
@@ -423,9 +424,9 @@ mod tests {
         assert_eq!(seen(&of, &grants), ["authorization: Bearer y"]);
     }
 
-    /// Where failures permit, such a request would pass by.
+    /// If a policy permits requests on failure, a client could use such a request to avoid the question.
     #[test]
-    fn what_cannot_be_asked_about_is_denied() {
+    fn requests_that_cannot_be_asked_about_are_denied() {
         for request in [
             &b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n"[..],
             b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n",

@@ -22,7 +22,7 @@ fn edge(direction: Direction) -> EdgeLabels {
     }
 }
 
-/// One request with these headers, to its end. Returns what the next hop is told.
+/// Makes one request with these headers, until it has ended. Returns the headers about traces that the next hop gets.
 fn request(
     traces: &Rc<Traces>,
     headers: &[(&str, &str)],
@@ -40,7 +40,7 @@ fn request(
     parent.map(|one| ("traceparent", one)).into_iter().chain(begun.trace_lines()).collect()
 }
 
-/// What is told under a name.
+/// Returns the value of one header of these.
 fn told(lines: &[(&'static str, String)], name: &str) -> Option<String> {
     lines.iter().find(|(one, _)| *one == name).map(|(_, value)| value.clone())
 }
@@ -75,13 +75,13 @@ fn the_parent_decides_and_else_a_share_of_new_traces() {
         [None]
     );
 
-    // The decision against a trace is told, so that the next proxy does not decide otherwise.
+    // The next proxy is told also that a trace is not sampled, so that it does not decide otherwise.
     let none = traces("a/b:1,sampling=0%");
     let lines = request(&none, &[("tracestate", "of=another")], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     assert_eq!(told(&lines, "tracestate").as_deref(), Some(""));
     assert!(none.queue().take(10, usize::MAX).is_empty());
-    // A route has its own share, which no decision of a parent gives way to.
+    // A route has its own share of new traces. If there is a parent, its decision still counts, not that share.
     let of_route = traces("a/b:1,sampling=0%,route=shop/cart:100%");
     let lines = request(&of_route, &[], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-01"));
@@ -116,7 +116,7 @@ fn failed_and_slow_requests_are_kept_within_a_rate() {
     let unsampled = format!("{PARENT}-00");
     for status in [200, 404, 503] {
         let lines = request(&failed, &[("traceparent", &unsampled)], status);
-        // So that the spans of a failed request are below each other.
+        // The own span becomes the parent, so that all spans of a failed request form one tree.
         assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     }
     let statuses: Vec<_> = failed

@@ -60,7 +60,7 @@ pub(in crate::wire) struct Http2 {
     last_stream: u32,
 }
 
-/// The places for connections whose tables are followed. Each used place is a clone.
+/// The places for connections whose tables are followed. Each connection with a place has a clone of this.
 #[derive(Clone, Debug, Default)]
 pub(in crate::wire) struct TableSlots(Rc<()>);
 
@@ -70,7 +70,7 @@ impl TableSlots {
     }
 }
 
-/// Whether a client begins a connection.
+/// Whether these are the first bytes of a client on a connection of HTTP/2.
 pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
     bytes.starts_with(PREFACE)
 }
@@ -124,7 +124,7 @@ impl Http2 {
         self.is_grpc
     }
 
-    /// Some bytes of a side had no sample.
+    /// Tells the parser that it misses some bytes of a side. Its dynamic table is unknown from then on.
     pub(in crate::wire) fn lose(&mut self, side: Side) {
         *self.decoder(side) = None;
         if self.client.is_none() && self.server.is_none() {
@@ -364,7 +364,7 @@ mod tests {
         let mut all: Vec<_> = (0..=MAX_FOLLOWED).map(|_| Http2::new(&places)).collect();
         let follows = |parser: &Http2| parser.client.is_some() && parser.server.is_some();
         assert!(!follows(&all[MAX_FOLLOWED]) && all[..MAX_FOLLOWED].iter().all(follows));
-        // A client that may use a larger table, and has announced one.
+        // The server allows a larger table, and the client announces one.
         let setting = frame(SETTINGS, 0, 0, &[0, 1, 0, 1, 0, 0]);
         for side in [Side::Server, Side::Client] {
             assert_eq!(says(&mut all[0], side, &setting), MessageMeaning::Nothing);
