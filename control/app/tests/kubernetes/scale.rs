@@ -4,7 +4,7 @@
 //!  this process ── stub pods, slices ──► API server, etcd ──► the controller, on CPUs of its own
 //!       │  ▲                                                          │
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
-//!       └ clients, each of a pod of its own, with the questions of a proxy
+//!       └ clients: each asks what the proxy of one of the pods would ask
 //! ```
 //! Bounds of counts and bytes are checked in every run: what a change sends and to which proxies, what is read again
 //! after an outage, and that no proxy loses its stream. Without variables the mesh is small, and times and memory are

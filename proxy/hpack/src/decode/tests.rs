@@ -205,7 +205,7 @@ fn a_literal_behind_a_section_is_appended() {
     let refused: [&[u8]; 6] = [
         &[],
         &[0x82],
-        // One that enters the table, one that must never, one that is cut, and two.
+        // A field that enters the table, one that must never enter it, one that is cut short, and two fields.
         &[0x40, 1, b'n', 1, b'v'],
         &[0x10, 1, b'n', 1, b'v'],
         &field[..4],
@@ -222,7 +222,7 @@ fn a_literal_behind_a_section_is_appended() {
 
 #[test]
 fn a_section_that_needs_no_table_is_repeated_by_what_it_inserts() {
-    // `:status: 200`, `a: b` and `content-length: 7` for the table, `c: d` for none. The table has room for two entries.
+    // `:status: 200` and `c: d` do not enter the table; `a: b` and `content-length: 7` do. It has room for two entries.
     let section = b"\x88\x40\x01a\x01b\x5c\x017\x00\x01c\x01d";
     let (mut decoding, mut repeating) = (Decoder::new(100), Decoder::new(100));
     let (mut fields, mut other) = (Block::new(), Block::new());
