@@ -16,7 +16,7 @@ fn job(name: &str, script: &str, cron: &str) -> String {
     )
 }
 
-/// What begins each second.
+/// The schedule of a workload that runs every second.
 const EACH_SECOND: &str = "{schedule: '* * * * * *'}";
 
 /// What a schedule has done; nothing while the mesh does not run yet.

@@ -20,9 +20,9 @@ pub(crate) struct Metrics {
     pub(crate) silent: AtomicU64,
     /// Proxies that are not queried, because there are too many.
     pub(crate) beyond: AtomicU64,
-    /// Samples of proxies that are not believed, or beyond a bound.
+    /// Samples of proxies that were left out, because they were about other workloads or too many.
     pub(crate) left_out: AtomicU64,
-    /// Observations that the file does not have.
+    /// Observations that could not be written to the file of the history.
     pub(crate) unwritten: AtomicU64,
     pub(crate) answered: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -30,7 +30,7 @@ pub(crate) struct Metrics {
     pub(crate) unreviewed: AtomicU64,
 }
 
-/// What others count.
+/// Counts that other parts of the observer keep, for the same page.
 #[derive(Debug)]
 pub(crate) struct ForeignCounts {
     /// The size of the history in bytes, and what it has lost.
@@ -39,12 +39,12 @@ pub(crate) struct ForeignCounts {
     pub(crate) pods: usize,
     /// Objects that are not followed.
     pub(crate) objects: u64,
-    /// What is beyond the bounds of lists.
+    /// For each kind of list with a bound, how many entries were left out of it.
     pub(crate) left_out: Vec<(&'static str, u64)>,
 }
 
 impl Metrics {
-    /// Appends them.
+    /// Appends all metrics to `text`.
     pub(crate) fn render(&self, text: &mut String, of_others: &ForeignCounts) {
         let ForeignCounts { history: (bytes, lost), pods, objects, left_out } = of_others;
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);

@@ -42,7 +42,7 @@ fn pairs(block: &Block) -> Vec<(Vec<u8>, Vec<u8>)> {
     block.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
 }
 
-/// Adds a field as it is decoded from a literal that is never indexed.
+/// Adds a field to the block in the form in which a decoder gives a literal that is never indexed.
 fn push_sensitive(block: &mut Block, name: &[u8], value: &[u8]) {
     let mut section = vec![0x10];
     for text in [name, value] {
