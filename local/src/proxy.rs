@@ -60,7 +60,8 @@ pub struct MeshProxySettings {
 }
 
 impl MeshProxySettings {
-    /// The command of a proxy, which receives orders; `succeeds`: another one serves the instance until this one does.
+    /// The command of a proxy. `orders`: the channel on which it receives the supervisor's orders; `succeeds`: another
+    /// proxy serves the instance until this one does.
     #[must_use]
     pub fn task(
         &self,
@@ -149,7 +150,8 @@ impl MeshProxySettings {
     }
 }
 
-/// The command of a broker. `succeeds`: another proxy serves the instance, so the broker only binds its listeners.
+/// The command of a broker, which opens an instance's listeners for a node proxy. `succeeds`: another proxy serves the
+/// instance, so the broker binds the listeners and does not listen yet.
 #[must_use]
 pub fn broker_task(
     program: &Program,

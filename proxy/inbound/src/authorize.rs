@@ -30,7 +30,7 @@ use crate::{Client, Worker, bearer};
 /// Said in `leno-error` when a policy denies a request.
 pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
 
-/// In metrics and logs where a rule would match with a valid token.
+/// The reason in metrics and logs if an allow rule would have matched with a valid token.
 const NO_TOKEN: &str = "token";
 
 /// Most lines that a worker logs of denied or audited requests in one [`LOG_PERIOD`]: clients decide
@@ -79,11 +79,12 @@ pub(crate) struct Access {
     certificate: Option<ShownCertificate>,
     client: std::net::SocketAddr,
     port: u16,
-    /// Whether the port is declared to carry bytes. Of its requests policies have to permit the bytes, too.
+    /// Whether the port is declared opaque. Policies must permit a request to such a port as bytes, too;
+    /// see [`Access::at_port_of`].
     carries_bytes: bool,
     /// Its other addresses, once policies depend on them.
     addresses: RefCell<Addresses>,
-    /// For the policies of the last evaluation.
+    /// The result of the last evaluation of the policies; `None` before the first one.
     rules: RefCell<Option<Evaluated>>,
 }
 
@@ -92,9 +93,9 @@ pub(crate) struct Access {
 struct Evaluated {
     policies: Rc<Policies>,
     rules: Rc<ConnectionRules>,
-    /// Of its certificate then.
+    /// The validity of the client's certificate at the time of the evaluation.
     validity: Option<CertificateValidity>,
-    /// When that was, from the beginning of 1970.
+    /// The time of the evaluation, since 1970.
     at: Duration,
 }
 
@@ -112,16 +113,18 @@ pub(crate) enum Silence {
 /// Whether a request or relay in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// It is, until the time that a token ends, or a certificate has another age, if it depends on one.
+    /// It is permitted. With a time (since 1970), the decision must be repeated then, because a token expires or the
+    /// age of the client's certificate passes a limit of a rule.
     Permitted(Option<Duration>),
-    /// It is not, which was counted as its end.
+    /// It is no longer permitted. Metrics count it as ended already.
     Ended,
 }
 
 /// A request that the workload's own policies permit.
 #[derive(Debug, Default)]
 pub(crate) struct Permit {
-    /// When a token ends, or a certificate has another age, that the decision depends on, from the beginning of 1970.
+    /// When the decision must be repeated (time since 1970), because a token expires or the age of the client's
+    /// certificate passes a limit of a rule.
     pub(crate) until: Option<Duration>,
     /// The authorizers that are to be asked.
     pub(crate) authorizers: Vec<Rc<Authorizer>>,
@@ -146,7 +149,7 @@ impl Denied {
         Self::failed(status, AUTHORIZATION_DENIED, cause)
     }
 
-    /// Denied by `label`, with this in `leno-error`.
+    /// A denial that metrics count as `label`. `cause` is sent in `leno-error`.
     pub(crate) fn failed(status: u16, label: &'static str, cause: String) -> Self {
         Self { status, label, cause, headers: Vec::new(), body: None }
     }
@@ -238,7 +241,7 @@ impl Policies {
         Self { of, table, counters, default, tokens, unknown_keys, authorizers }
     }
 
-    /// What tokens of requests are verified for.
+    /// The rules for tokens of requests, with the cache of verified tokens.
     fn token_rules(&self) -> TokenRules<'_> {
         TokenRules { cache: &self.tokens, of: &self.of, unknown: &self.unknown_keys }
     }
@@ -248,7 +251,8 @@ impl Policies {
         self.table.reads_requests(port) || self.table.owned(port).next().is_some()
     }
 
-    /// What a permitted request has in place of headers that clients cannot set.
+    /// The changes to the head of a permitted request: headers that only policies may set are removed, and those with
+    /// claims of valid tokens are set.
     fn grants(&self, port: u16, request: RequestView<'_>) -> Grants {
         let mut grants = Grants::default();
         let mut before = None;
@@ -268,7 +272,7 @@ impl Policies {
         self.authorizers.iter().flatten().for_each(|one| one.sweep());
     }
 
-    /// Whether they are of this value.
+    /// Whether these policies were made from `authorization`.
     pub(crate) fn is_of(&self, authorization: &Arc<Authorization>) -> bool {
         Arc::ptr_eq(&self.of, authorization) || self.of == *authorization
     }
@@ -351,8 +355,8 @@ impl Access {
         }
     }
 
-    /// The same at a port with this declaration. Where bytes are declared, an application that is sent requests reads their
-    /// bytes, of which the client decides: what it makes of them no rule of requests says.
+    /// Sets the declared protocol of the port. On an opaque port the application may read the bytes of a request in
+    /// another way than the proxy, so rules about requests alone do not suffice to permit them.
     pub(crate) fn at_port_of(self, declared: Protocol) -> Self {
         Self { carries_bytes: declared == Protocol::Opaque, ..self }
     }
@@ -375,13 +379,14 @@ impl Access {
         }
     }
 
-    /// When the certificate holds that the client has shown last.
+    /// The validity of the last certificate that the client has presented.
     fn validity(&self) -> Option<CertificateValidity> {
         self.certificate.and_then(ShownCertificate::validity)
     }
 
-    /// What the policies say of this client, once they know what they have to know of it. That is waited for, for a moment
-    /// at most: without it a deny rule matches that may be for the client.
+    /// The rules that apply to this client. If they depend on its other addresses, this waits for discovery's answer,
+    /// up to [`crate::addresses::ANSWER_TIMEOUT`]. Without an answer, deny rules that could be for the client match.
+    /// `None` if the policies permit everything.
     async fn resolved(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let (policies, rules) = self.rules(shared)?;
         let awaited = match rules.lacks_addresses() {
@@ -416,8 +421,8 @@ impl Access {
         Evaluated { policies: Rc::clone(policies), rules, validity, at }
     }
 
-    /// Whether an evaluation still holds: the policies are the same, and the certificate and its age too where these matter,
-    /// which includes a clock that was set back.
+    /// Whether an evaluation is still valid: the policies are the same. If rules depend on the certificate, that must
+    /// also be the same, its age must not have passed a limit of a rule, and the clock must not have been set back.
     fn is_current(&self, evaluated: &Evaluated, policies: &Rc<Policies>) -> bool {
         let Evaluated { policies: of, rules, validity, at } = evaluated;
         let is_of_now = || {
@@ -456,8 +461,8 @@ impl Access {
         Some((policies, rules))
     }
 
-    /// Decides on a request, except for what authorizers are to be asked. One that is permitted is to be decided on again
-    /// when a token ends.
+    /// Decides on a request by the workload's own policies. The caller must query the authorizers of the permit, and
+    /// decide again at [`Permit::until`].
     pub(crate) async fn request(
         &self,
         shared: &Worker,
@@ -555,7 +560,7 @@ impl Access {
         }
     }
 
-    /// Denies a request that is permitted no more after it has waited for authorizers. `None`: it has not waited.
+    /// Decides again on a request that has waited for authorizers. `request`: `None` if it has not waited.
     pub(crate) fn is_still_permitted(
         &self,
         shared: &Worker,
@@ -567,7 +572,7 @@ impl Access {
         }
     }
 
-    /// Decides again on a relay that was permitted. The time is of the same evaluation as the decision.
+    /// Decides again on a relay that was permitted. See [`Still::Permitted`] for the time that is returned.
     pub(crate) fn still_relayed(&self, shared: &Worker, tls: Option<&OwnTls>) -> Still {
         let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
@@ -580,8 +585,8 @@ impl Access {
         }
     }
 
-    /// Whether what is in progress is decided on a moment later, when discovery has been asked for addresses that
-    /// a changed policy depends on.
+    /// Whether the decision on a request or relay in progress has to wait, because a changed policy depends on
+    /// addresses that discovery has not sent yet. Schedules another decision in this case.
     fn is_undecided(&self, shared: &Worker, rules: &ConnectionRules) -> bool {
         let waits = rules.lacks_addresses() && self.addresses.borrow().awaited().is_some();
         if waits {
@@ -731,7 +736,7 @@ fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
-/// A request for logs, or a connection of bytes.
+/// The text for logs: the method and path of a request, or `a connection` for a relay of bytes.
 pub(crate) fn described(request: Option<RequestView<'_>>) -> String {
     match request {
         Some(request) => {

@@ -31,7 +31,7 @@ pub struct Peeked<S> {
     bytes: Vec<u8>,
     /// The other end has ended its stream.
     ended: bool,
-    /// The client's presence was checked once after its end.
+    /// Whether the kernel was already queried for the client's presence, after the client ended its stream.
     stays: bool,
     /// When the first byte, or the end, was read.
     spoke_at: Option<Instant>,
@@ -49,7 +49,7 @@ impl<S> Peeked<S> {
         Self { bytes, ..Self::from(stream) }
     }
 
-    /// The bytes.
+    /// The bytes that were read and not yet consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -64,7 +64,7 @@ impl<S> Peeked<S> {
         &self.stream
     }
 
-    /// The same for writes.
+    /// [`Self::stream`], mutably.
     pub fn stream_mut(&mut self) -> &mut S {
         &mut self.stream
     }
@@ -90,7 +90,8 @@ impl<S: Io> Peeked<S> {
                 return Poll::Ready(error);
             }
         }
-        // The kernel is queried only once: a client that still reads is served.
+        // The kernel is queried only once, when the client ends its stream. If the client still holds the connection
+        // then, it waits for a response and is served.
         if self.ended
             && self.bytes.is_empty()
             && !std::mem::replace(&mut self.stays, true)

@@ -65,7 +65,8 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
             (0..REQUESTS).filter(|number| world.get(&number.to_string()).status == status);
         let refused = refused.count();
         assert_eq!(refused, world.counts()[2]);
-        // A third, and up to a half where a server that works was late once, as on a busy machine.
+        // The expected share is a third. If a working server was late once, as happens on a busy machine, it gets fewer
+        // requests and the share of the refusing one grows up to a half.
         assert!(refused * 100 < REQUESTS * 58, "{refused} of {REQUESTS} refused by {status}");
     }
 }
@@ -119,10 +120,11 @@ fn least_request_counts_requests_in_progress() {
     assert!(is_share(held("Random"), 40, 0.5));
 }
 
-/// Requests count, not latency: of requests one after another a slow endpoint gets as many as a fast one.
+/// Only the number of requests in progress matters. If requests are sent one after another, a slow endpoint gets as
+/// many as a fast one.
 #[test]
 fn least_request_does_not_depend_on_latency() {
-    // Far slower than the fast one is when it does not run for a while.
+    // Longer than a busy machine keeps the fast server from running, so that the order of the two is certain.
     let slow: Script = |_| FaultyAct::After(Duration::from_millis(200));
     let late = |algorithm: &str, requests: usize| {
         let world =
@@ -153,7 +155,7 @@ fn hashes_keep_users_together_by_header() {
     assert_ne!(places("e", "RingHash"), places("f", "Maglev"), "these are two ways");
 }
 
-/// The hash uses the cookie of this name among others; requests without it get no cookie.
+/// The hash uses the cookie `user`, whatever other cookies a request has. The proxy sets no cookie if it is missing.
 #[test]
 fn hashes_keep_users_together_by_cookie() {
     for algorithm in ["RingHash", "Maglev"] {
@@ -171,14 +173,14 @@ fn hashes_keep_users_together_by_cookie() {
     }
 }
 
-/// All requests of one workload go to one endpoint, and those of other workloads to others.
+/// All requests of one workload go to one endpoint, and the workloads are spread over more than one endpoint.
 #[test]
 fn hashes_keep_workloads_together() {
     let servers: Vec<Faulty> = (0..3).map(|_| crate::proxied_servers::server(GOOD)).collect();
     let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
     let what = balancing("algorithm: Maglev, hash: {source: true}");
     let mut used = BTreeSet::new();
-    // That this many workloads hash to one endpoint has a chance of 1 in 500 million.
+    // The probability that all 20 workloads hash to the same of three endpoints is 1 in a billion.
     for number in 0..20 {
         let name = format!("client-{number}");
         let front = FrontProxy::outbound(

@@ -12,12 +12,13 @@ use crate::metrics::Sample;
 
 /// The metric with decisions by policy.
 const DECISIONS: &str = "leno_authorization_total";
-/// Most policies and decisions of one proxy: twice as many policies as a proxy applies, and a default.
+/// The maximum number of pairs of policy and decision that are read from one proxy. A worker of a proxy counts as many
+/// pairs separately (`leno_telemetry::MAX_AUTHORIZATION_POLICIES`).
 const MAX_DECISIONS: usize = 256;
-/// Most bytes of their names. If a proxy applies the largest number of policies, each name can have a few dozen bytes.
+/// The maximum number of bytes of all these names. With [`MAX_DECISIONS`] pairs, 64 bytes are left for each.
 const MAX_DECISION_BYTES: usize = 16 * 1024;
-/// The begin of the year 10000 in seconds since 1970. No certificate is valid until then, so a later end does not come
-/// from a proxy.
+/// The start of the year 10000, in seconds since 1970. X.509 cannot express a later end of a certificate, so such an
+/// end does not come from a proxy.
 const NO_CERTIFICATE_S: u64 = 253_402_300_800;
 
 /// What a proxy reports about itself.

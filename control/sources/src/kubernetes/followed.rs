@@ -1,4 +1,4 @@
-//! The state of the watches of a cluster, for metrics.
+//! The state of the watches of a cluster, for metrics and for reports of the control plane.
 
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,8 @@ use leno_program::Family;
 
 use super::WATCHED;
 
-/// The state of the watches of a cluster. The source writes it, `/metrics` reads it.
+/// The state of the watches of a cluster. The source writes it. `/metrics`, the description for operators and the
+/// report of the replica read it.
 #[derive(Debug)]
 pub struct WatchStates {
     state: Mutex<State>,
@@ -17,7 +18,7 @@ pub struct WatchStates {
 #[derive(Debug)]
 struct State {
     kinds: [KindProgress; WATCHED.len()],
-    /// When the API server stopped answering requests other than the watches.
+    /// Since when the API server has not answered requests other than the watches; `None` while it answers.
     silent_since: Option<Instant>,
     /// Updates that were sent, and the sum of how long the oldest event of each waited.
     updates: u64,
@@ -83,8 +84,8 @@ impl WatchStates {
         failing.chain(state.silent_since).min().map(|since| since.elapsed())
     }
 
-    /// Records whether the API server answered a request other than the watches. For minutes, the
-    /// watch of a silent server looks like one without events.
+    /// Records whether the API server answered a request other than the watches. The watches cannot show this: for
+    /// minutes, the watch of a server that stopped answering looks like one without events.
     pub fn answered(&self, answered: bool) {
         let mut state = self.state();
         if answered {
@@ -107,7 +108,7 @@ impl WatchStates {
         unfollowed.collect()
     }
 
-    /// Whether a kind has been neither read nor refused yet.
+    /// Whether the first list of some kind has neither succeeded nor failed yet.
     #[must_use]
     pub fn is_starting(&self) -> bool {
         let untried = |kind: &KindProgress| kind.failing_since.is_some() && kind.reason.is_empty();
@@ -216,7 +217,7 @@ impl WatchStates {
     }
 }
 
-/// An error and its causes on one line, cut to its bound.
+/// An error and its causes on one line, cut to [`MAX_REASON`] characters.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = leno_program::chain(error);
     let cut = text.char_indices().nth(MAX_REASON).map(|(at, _)| at);

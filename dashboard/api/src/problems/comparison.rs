@@ -14,9 +14,10 @@ use crate::view::HistoryView;
 const RECENT_MS: u64 = 20_000;
 /// How far back the time before reaches.
 const USUAL_MS: u64 = 60 * 60_000;
-/// Most frames of the time before that are read: in a large mesh each takes a millisecond.
+/// How many frames are read at most for the time before: in a large mesh each one takes a millisecond.
 const MAX_FRAMES: usize = 60;
-/// Fewest requests in the last moments, and in the time before, for a quantile to be meaningful.
+/// The minimum number of requests in the last moments, and in the time before, for a comparison. The 90th percentile
+/// needs `MIN_USUAL` in both.
 const MIN_RECENT: u64 = 5;
 const MIN_USUAL: u64 = 20;
 /// Requests are slow if they take this many times longer than usual.
@@ -39,7 +40,8 @@ pub(super) struct ComparedWindow {
     usual: BTreeMap<EdgeNames, EdgeTally>,
     /// The counts of each server's proxies in the last moments.
     served: BTreeMap<NamespacedName, Tally>,
-    /// How many times longer than usual requests take, on three quarters of all edges.
+    /// How many times longer than usual requests take on at least three quarters of the edges. 1 if there are fewer
+    /// than [`MIN_COMMON`] edges, or if requests are not slower.
     common: f64,
 }
 

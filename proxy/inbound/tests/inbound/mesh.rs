@@ -1,4 +1,5 @@
-//! Another proxy with whatever it says is inside its mTLS, through a whole inbound side over loopback.
+//! A whole inbound side over loopback. The client is another proxy, and what it sends over mTLS may not be the protocol
+//! that it named in ALPN.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ use crate::support;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
 
-/// The number of the cause `closed` between proxies (decision 058).
+/// The number with which a proxy reports the cause `closed` of a cut response to another proxy (decision 058).
 const CLOSED: u8 = 0x80;
 
 fn keyring() -> Keyring {
@@ -43,7 +44,8 @@ fn keyring() -> Keyring {
     keyring
 }
 
-/// A connection of another proxy, the application behind it, and what is counted.
+/// Starts an inbound side and connects to it as another proxy. Returns the connection, the application of the inbound
+/// side, and its metrics.
 async fn connect(declared: Protocol, says: Alpn) -> (TlsStream, TcpListener, Rc<Registry>) {
     connect_limited(declared, says, &[]).await
 }
@@ -109,7 +111,7 @@ fn another_proxy_learns_why_its_response_is_cut() {
         while !received.ends_with(b"ab") {
             received.push(client.read_u8().await.unwrap());
         }
-        // Its request is read, so that it ends in order.
+        // Reads the whole request. If bytes were left, the kernel would reset the connection when the socket is closed.
         while !received.ends_with(b"\r\n\r\n") {
             received.push(stream.read_u8().await.unwrap());
         }
@@ -146,7 +148,8 @@ fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
     });
 }
 
-/// The application of another workload can have its own proxy take its requests for bytes.
+/// An application can write its requests so that its proxy relays them as bytes. The server's proxy must limit them
+/// nevertheless.
 #[test]
 fn requests_that_are_said_to_be_bytes_do_not_pass_a_limit() {
     let limit = RateLimit {

@@ -142,7 +142,7 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
         let outcome = Outcome { status, ..Outcome::default() };
         registry.end(&registry.edge(edge), begun, &outcome);
     };
-    // All begin in one second, which the first one spends.
+    // All requests usually begin within one second, and the rate of that second is used up by the first one.
     let begin = || {
         registry.begin(
             Arrival::Outbound,
@@ -158,10 +158,10 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
         end(begun, to, status);
     }
     let (events, counted) = taps.poll("t").unwrap();
-    // The second may end between two of them.
+    // If a new second starts before the next request begins, that request is shown too.
     assert!((1..=2).contains(&events.len()), "{events:?}");
     assert_eq!(counted.queued + counted.sampled_out, 2, "{counted:?}");
-    // Of a tap that was replaced nothing is counted.
+    // A request that began under a tap is not counted once that tap was replaced.
     let old = begin();
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     end(&old, &cart, 503);
@@ -190,7 +190,7 @@ fn a_request_beyond_the_rate_is_counted_whatever_becomes_of_other_taps_meanwhile
     assert_eq!(taps.version(), version, "nothing has changed");
     let mut begun = begun.iter();
     begun.by_ref().take(2).for_each(end);
-    // A request that begins has the worker read the taps again.
+    // The worker reads the changed taps when the next request begins.
     taps.open("third", filter(&[("direction", "inbound")])).unwrap();
     end(&begin());
     begun.by_ref().take(1).for_each(end);
@@ -198,7 +198,7 @@ fn a_request_beyond_the_rate_is_counted_whatever_becomes_of_other_taps_meanwhile
     end(&begin());
     begun.for_each(end);
     let (_, counted) = taps.poll("t").unwrap();
-    // Each second shows one.
+    // Per second one request is queued, and the others are counted. Seven requests were sent in all.
     assert_eq!(counted.queued + counted.sampled_out, 7, "{counted:?}");
     assert!(counted.sampled_out >= 1, "{counted:?}");
 }
@@ -260,7 +260,7 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
         (first, 1, Some("spiffe://a"))
     );
 
-    // The server's proxy, tapped for what its clients have marked.
+    // At the server's proxy, a tap shows only requests that the client's proxy has marked.
     taps.open("t", filter(&[("marked", "true")])).unwrap();
     for mark in [None, first] {
         let arrival = Arrival::Inbound { mark };
@@ -309,7 +309,8 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     assert_eq!(decided, ["follows HTTPRoute shop/cart rule 0", "goes to shop/cart-0, spiffe://a"]);
     assert_eq!((events.len(), event.followed.as_deref()), (1, Some(id)));
 
-    // The proxy of a later hop, whichever target has chosen the request.
+    // The proxy of a later hop. It compares identifiers without their last digits, which name the target that chose the
+    // request.
     taps.open("t", filter(&[("followed", other)])).unwrap();
     for member in [format!("leno={id},vendor=1"), "vendor=1".to_owned(), "leno=0".to_owned()] {
         let headers = || [("Tracestate", member.as_bytes())].into_iter();
