@@ -1,7 +1,7 @@
-//! The addresses of a client besides the one that it connects from.
+//! The addresses of a client other than the one that it connects from.
 //!
-//! A workload of a mesh with both families connects over either. Policies that name blocks of the other one
-//! need the address that it has there, which discovery is asked for.
+//! In a dual-stack mesh a workload connects over IPv4 or IPv6. Policies that name address blocks of the other family
+//! need the client's address in that family, which discovery looks up.
 //!
 //! ```text
 //! rules lack addresses ─► Asked ─┬─ a workload ───────────► all of its addresses
@@ -20,27 +20,27 @@ use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait of a connection or a request for the addresses of its client. It is short enough that what
-/// a changed policy denies ends within a second.
+/// Longest wait of a connection or request for the addresses of its client. Short enough that what a changed policy
+/// denies ends within a second.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a look-up that was refused, because there are too many, is not repeated.
+/// How long a look-up is not repeated that was refused because there are too many.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
-/// The other addresses of a client, as far as they are needed.
+/// The other addresses of a client, looked up when policies need them.
 #[derive(Debug, Default)]
 pub(crate) enum Addresses {
-    /// No policy has needed them.
+    /// No policy has needed them yet.
     #[default]
     NotAsked,
-    /// Discovery was asked.
+    /// The look-up in discovery was started.
     Asked { answer: watch::Receiver<Resolution>, since: Instant },
-    /// All that there are. Instances keep theirs.
+    /// All other addresses. The addresses of an instance do not change.
     Known(Box<[IpAddr]>),
 }
 
 impl Addresses {
-    /// For policies.
+    /// The addresses as policies see them.
     pub(crate) fn others(&self) -> OtherAddresses<'_> {
         match self {
             Self::Known(known) => OtherAddresses::Known(known),
@@ -48,8 +48,8 @@ impl Addresses {
         }
     }
 
-    /// Asks for the addresses of the client at `own`, or takes the answer. `is_workload`: the client has proven
-    /// an identity of the mesh. Returns whether they are known now.
+    /// Starts the look-up for the client at `own`, or takes its answer. `is_workload`: the client has proven an
+    /// identity of the mesh. Returns whether the addresses are known now.
     pub(crate) fn find(&mut self, directory: &Directory, own: IpAddr, is_workload: bool) -> bool {
         if let Self::Asked { answer, since } = self
             && answer.has_changed().is_err()
@@ -68,7 +68,7 @@ impl Addresses {
         true
     }
 
-    /// What is left of the wait for an answer: a receiver of it, and until when to wait.
+    /// The receiver of a pending answer, and until when to wait for it. `None` if there is nothing to wait for.
     pub(crate) fn awaited(&self) -> Option<(watch::Receiver<Resolution>, Instant)> {
         let Self::Asked { answer, since } = self else { return None };
         let until = *since + ANSWER_TIMEOUT;
@@ -76,7 +76,7 @@ impl Addresses {
     }
 }
 
-/// Waits for an answer that says all, no longer than `until`.
+/// Waits for a complete answer, at most until `until`.
 pub(crate) async fn answered(
     (mut answer, until): (watch::Receiver<Resolution>, Instant),
     is_workload: bool,
@@ -92,13 +92,13 @@ pub(crate) async fn answered(
     let _in_time = timeout_at(until, complete).await;
 }
 
-/// All addresses of a client; `None` if there may be more.
+/// All addresses of a client; `None` if the answer may be incomplete.
 fn known(answer: &watch::Receiver<Resolution>, is_workload: bool) -> Option<Box<[IpAddr]>> {
-    // A directory that is fixed has no more to say.
+    // A fixed directory sends no other answer.
     let is_final = answer.has_changed().is_err();
     match &*answer.borrow() {
         Resolution::Workload(workload) => Some(workload.addresses.as_slice().into()),
-        // A workload that has just started may not be known yet.
+        // Discovery may not have a workload yet that has just started.
         Resolution::Unknown if is_final || !is_workload => Some(Box::default()),
         // No client has the address of a service.
         Resolution::Unknown | Resolution::Pending | Resolution::Service(_) => None,

@@ -1,4 +1,5 @@
-//! Requests of the proxy's own to services of the mesh: calls of gRPC on a connection that they share, and requests of HTTP.
+//! Requests that the proxy itself sends to services of the mesh: gRPC calls, which share a connection, and HTTP
+//! requests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,59 +18,59 @@ use leno_transport::spawn_contained;
 
 use crate::external::MeshPort;
 
-/// Largest answer.
+/// Longest body of an answer, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// What of gRPC's frame precedes a message: whether it is compressed, and its length.
+/// Length of the gRPC prefix of a message: one byte for compression, four for the message's length.
 const FRAME: usize = 5;
 
-/// The status of a call that failed for a reason that is not known.
+/// The gRPC status UNKNOWN. It stands for a status that cannot be parsed.
 const UNKNOWN: u32 = 2;
 
-/// The type of the detail of a status that says when to try again.
+/// Type of the status detail that says when to retry.
 const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
 
-/// Why there is no answer.
+/// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The mesh has not reached the service, or it has failed itself.
+    /// The mesh could not reach the service, or the service itself failed.
     #[error("it is not reached, or has failed")]
     Unavailable,
-    /// The service answers that the call has failed.
+    /// The service answered that the call failed.
     #[error("it answers with the status {code} of gRPC")]
     Status {
-        /// The status; 2 (UNKNOWN) in place of one that cannot be read.
+        /// The gRPC status; 2 (UNKNOWN) if it cannot be parsed.
         code: u32,
-        /// It says when to try again (`google.rpc.RetryInfo`).
+        /// The status has a detail that says when to retry (`google.rpc.RetryInfo`).
         is_to_be_retried: bool,
     },
-    /// The answer is too long, or not of the protocol.
+    /// The answer is too long, or violates the protocol.
     #[error("its answer cannot be read")]
     Answer,
-    /// The mesh refuses the request: the service's own policies deny this workload.
+    /// The mesh refused the request: the service's own policies deny this workload.
     #[error("the mesh refuses the request")]
     Refused,
-    /// The request has no form in the protocol.
+    /// The protocol cannot express the request.
     #[error("the request cannot be sent")]
     Request,
 }
 
-/// A call of gRPC with one message and one answer.
+/// A gRPC call with one message and one answer.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// The host of the request.
     pub authority: &'static str,
     /// The path: service and method.
     pub path: &'static str,
-    /// What else the head has.
+    /// One more header of the request.
     pub header: Option<(&'static str, &'static str)>,
     /// The message.
     pub message: Bytes,
-    /// When the server may end it.
+    /// Sent as `grpc-timeout`: the server may end the call after this time.
     pub timeout: Duration,
 }
 
-/// The connection to a service that calls of gRPC share.
+/// The connection to a service, which gRPC calls share.
 #[derive(Default)]
 pub struct GrpcConnection(RefCell<Option<http2::SendRequest<Full<Bytes>>>>);
 
@@ -79,7 +80,7 @@ impl fmt::Debug for GrpcConnection {
     }
 }
 
-/// Runs the tasks of a connection in the worker.
+/// Runs hyper's tasks of a connection on this worker.
 #[derive(Clone, Copy)]
 struct OfWorker;
 
@@ -90,10 +91,10 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for OfWorker {
 }
 
 impl GrpcConnection {
-    /// Makes a call. Returns the message of its answer.
+    /// Makes a call. Returns the message of the answer.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no answer, or it reports a failure.
     pub async fn call(&self, service: &dyn MeshPort, call: Call) -> Result<Bytes, CallError> {
         let Call { authority, path, header, message, timeout } = call;
         let mut framed = BytesMut::with_capacity(FRAME.saturating_add(message.len()));
@@ -148,7 +149,7 @@ impl GrpcConnection {
         spawn_contained(serving);
         let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
         let (sender, connection) = made.map_err(unavailable)?;
-        // Ends when its last sender is dropped, and with it the pipe and what serves that.
+        // Ends when its last sender is dropped. The pipe, and the task that serves the pipe, end with it.
         spawn_contained(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection of the proxy's own ended");
@@ -163,7 +164,7 @@ fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get("grpc-status").map(|status| status.as_bytes())
 }
 
-/// Whether headers or trailers report no failure of the call.
+/// Fails if the headers or trailers report that the call failed.
 fn succeeded(headers: &HeaderMap) -> Result<(), CallError> {
     let number = |status: &[u8]| str::from_utf8(status).ok()?.parse().ok();
     let Some(code) = grpc_status(headers).map(|status| number(status).unwrap_or(UNKNOWN)) else {
@@ -182,10 +183,10 @@ fn succeeded(headers: &HeaderMap) -> Result<(), CallError> {
     Err(CallError::Status { code, is_to_be_retried })
 }
 
-/// Sends a request of HTTP. `reads`: whether the body of a response with this status is wanted.
+/// Sends an HTTP request. `reads`: whether to read the body of a response with this status.
 ///
 /// # Errors
-/// There is no answer, or it is the mesh's.
+/// There is no answer, or the mesh answered in place of the service.
 pub async fn over_http(
     service: &dyn MeshPort,
     request: Request<Full<Bytes>>,
@@ -207,7 +208,7 @@ pub async fn over_http(
         };
         Ok(Response::from_parts(head, body))
     };
-    // Both end with the exchange; before it, they show in it.
+    // Both end with the exchange. If they end before it, the exchange itself reports an error.
     let driven = async {
         let (ended, ()) = tokio::join!(connection, serving);
         if let Err(error) = ended {
@@ -222,7 +223,7 @@ pub async fn over_http(
     }
 }
 
-/// An answer of the mesh, in place of the service's, is a failure.
+/// Fails if the mesh answered in place of the service.
 fn of_mesh(
     response: &Response<Incoming>,
     is_refusal: impl Fn(&HeaderMap) -> bool,

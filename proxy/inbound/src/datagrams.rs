@@ -1,6 +1,6 @@
-//! Whether a flow of datagrams to the workload is permitted, and as long as it is.
+//! Decides whether a flow of datagrams to the workload is permitted, and reports when it no longer is.
 //!
-//! A flow is judged as a connection of bytes: by the identity that its client has proven, the address that it comes from,
+//! A flow is authorized like an opaque connection: by the identity that its client has proven, the client's address,
 //! and the port.
 
 use std::future::Future;
@@ -18,12 +18,12 @@ use crate::peer::Instance;
 use crate::standing::revoked;
 use crate::{Client, Inbound};
 
-/// A flow that a client asks for.
+/// A flow that a client requests.
 #[derive(Clone, Debug)]
 pub struct DatagramFlow {
     /// The identity that the client has proven.
     pub identity: Identity,
-    /// What proves it.
+    /// The certificate that proves it.
     pub certificate: ShownCertificate,
     /// The client's address.
     pub client: SocketAddr,
@@ -31,13 +31,13 @@ pub struct DatagramFlow {
     pub server: SocketAddr,
 }
 
-/// A flow that is permitted.
+/// A permitted flow.
 pub struct DatagramPermit {
-    /// The source of datagrams to the application.
+    /// Source address of datagrams to the application.
     pub source: IpAddr,
-    /// Where the application may listen.
+    /// Addresses at which the application may listen.
     pub application: Vec<SocketAddr>,
-    /// Ready once policies permit the flow no more.
+    /// Ready once policies no longer permit the flow.
     pub revoked: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -46,14 +46,15 @@ pub struct DatagramPermit {
 pub enum DatagramRefusal {
     /// A policy denies it.
     Denied,
-    /// No document declares that the port takes datagrams.
+    /// The port is not declared to take datagrams.
     Undeclared,
-    /// There is no address to send to the application from.
+    /// The proxy has no address from which to send to the application.
     NoSource,
 }
 
-/// Where the application may listen, in the order in which it is looked for. A socket of all addresses answers from the one that the
-/// kernel chooses: for IPv4 that is the address that it answers to, so that it is sent to there.
+/// Addresses at which the application may listen, in the order in which they are tried. A socket that is bound to all
+/// addresses answers from an address that the kernel chooses. For IPv4 that is the address to which it answers, so
+/// datagrams are sent to that address (`source`) first.
 fn applications(server: SocketAddr, source: IpAddr) -> Vec<SocketAddr> {
     let answering = source.is_ipv4().then_some(SocketAddr::new(source, server.port()));
     answering.into_iter().chain(own_addresses(server)).collect()
@@ -101,7 +102,7 @@ impl Inbound {
         };
         let shared = Rc::clone(&self.shared);
         let revoked = async move {
-            // What has changed since the decision is seen at once.
+            // `revoked` decides at once, so that it sees changes since the decision above.
             let changed = pin!(shared.changes.notified());
             revoked(&shared, &access, changed, Some(&no_tls)).await;
         };

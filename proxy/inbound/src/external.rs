@@ -1,8 +1,8 @@
-//! External authorizers: services of the mesh that decide on requests which the other policies permit.
+//! External authorizers: services of the mesh that decide on requests that the other policies permit.
 //!
-//! A request is asked about while it waits, as it would wait for a connection, and before anything of it goes to the
-//! application. What is asked is made of its head at once, so that the client's connection is free meanwhile: the client
-//! may leave, which ends the question.
+//! A request waits for the answers of its authorizers, as it would wait for a connection, and nothing of it is sent
+//! to the application before. The question is built from the head first, so that the client's connection can be
+//! watched during the wait: if the client leaves, the question is cancelled.
 //!
 //! ```text
 //! permitted ─► Question ─► Authorizer::ask ─┬─ permitted ─► Grants ─► the application
@@ -35,17 +35,17 @@ use crate::calls::GrpcConnection;
 pub(crate) use ask::Question;
 use ask::{About, AskError, Decided};
 
-/// Said in `leno-error` when an authorizer does not decide on a request.
+/// Value of `leno-error` if an authorizer does not decide on a request.
 const AUTHORIZER_FAILED: &str = "authorizer-failed";
 
-/// Most requests of one worker that authorizers are asked about at a time, and as many whose bodies are read for them:
-/// with heads, answers and two copies of the longest bodies about 64 MiB. An authorizer that is slower than its clients
-/// is not given more.
+/// Most requests of one worker that wait for authorizers at a time, and most whose bodies are read for authorizers.
+/// With heads, answers and two copies of the longest bodies this takes about 64 MiB. Further requests fail, so that a
+/// slow authorizer does not get more of them at a time.
 const MAX_ASKED: usize = 256;
-/// How many bodies are read of one client, whose bodies may come slowly.
+/// Most bodies that are read for one client at a time. The client may send them slowly.
 const MAX_HELD_OF_CLIENT: usize = 192;
 
-/// Services of the mesh, as the workload reaches them: the other plane's.
+/// Services of the mesh as the workload reaches them, through the outbound side.
 pub trait MeshServices: fmt::Debug {
     /// A port of a service.
     fn port(&self, service: &ServiceName, port: u16) -> Rc<dyn MeshPort>;
@@ -53,15 +53,15 @@ pub trait MeshServices: fmt::Debug {
 
 /// A port of a service of the mesh.
 pub trait MeshPort: fmt::Debug {
-    /// A connection in memory, and what serves it: requests that are written to it go to the service. It ends with
-    /// either of the two.
+    /// A connection in memory, and the future that serves it: requests that are written to the connection are sent to
+    /// the service. Either of the two ends the other.
     fn connect(&self, http2: bool) -> (DuplexStream, Pin<Box<dyn Future<Output = ()>>>);
 
     /// Closes idle connections that are too old. To be called every few seconds.
     fn sweep(&self);
 }
 
-/// Reaches no service, so that authorizers fail.
+/// Reaches no service, so that every authorizer fails.
 #[derive(Clone, Copy, Debug)]
 pub struct NoServices;
 
@@ -73,7 +73,7 @@ impl MeshServices for NoServices {
 
 impl MeshPort for NoServices {
     fn connect(&self, _http2: bool) -> (DuplexStream, Pin<Box<dyn Future<Output = ()>>>) {
-        // The other end is closed.
+        // The other end is dropped at once.
         (duplex(1).0, Box::pin(ready(())))
     }
 
@@ -96,21 +96,21 @@ pub(crate) struct Authorizer {
 /// What policies and authorizers change about a permitted request and its response.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// Names that clients may not set, as the client has spelt them.
+    /// Names that clients may not set, in the client's spelling.
     removed: Vec<String>,
     set: Vec<HeaderLine>,
     on_response: Vec<HeaderLine>,
 }
 
-/// A place among [`MAX_ASKED`] of a worker.
+/// One of the [`MAX_ASKED`] places of a worker.
 struct AskPermit<'s>(&'s Cell<usize>);
 
-/// The places of bodies that are read.
+/// The places for bodies that are being read.
 pub(crate) fn held() -> Shares<IpAddr> {
     Shares::new(MAX_ASKED, MAX_HELD_OF_CLIENT)
 }
 
-/// A place, if one of them is free.
+/// Takes a place, if one is free.
 fn place(taken: &Cell<usize>) -> Option<AskPermit<'_>> {
     let is_free = taken.get() < MAX_ASKED;
     is_free.then(|| {
@@ -154,20 +154,20 @@ impl Grants {
         self.removed.iter().map(String::as_str).collect()
     }
 
-    /// Changes what the application and the client receive.
+    /// Applies the changes to what the application and the client receive.
     pub(crate) fn apply<'a, J>(&'a self, removed: &'a [&'a str], order: &mut Order<'a, J>) {
         order.request.remove = removed;
         order.request.set = &self.set;
         order.response.add = &self.on_response;
     }
 
-    /// What the application is told of the trace that the request takes part in, unless an authorizer has.
+    /// The `traceparent` header for the application, unless an authorizer sets it.
     pub(crate) fn traceparent(&self, begun: &Begun) -> Option<TraceLine> {
         let parent = begun.traceparent().filter(|_| !self.sets("traceparent"))?;
         Some(TraceLine::new(parent.as_bytes()))
     }
 
-    /// Tells it the same in other forms, in which the request came.
+    /// Adds the trace headers of the other formats in which the request came.
     #[must_use]
     pub(crate) fn with_trace(mut self, begun: &Begun) -> Self {
         for line in HeaderLine::all(begun.trace_lines()) {
@@ -176,7 +176,7 @@ impl Grants {
         self
     }
 
-    /// Removes what a client has sent under a name, in each spelling.
+    /// Removes a header that the client has sent, in every spelling.
     pub(crate) fn remove(&mut self, request: RequestView<'_>, own: &str) {
         for (name, _) in request.headers() {
             if is_spelling(name, own) && !self.removes(name) {
@@ -200,21 +200,21 @@ impl Grants {
         self.set.iter().any(|line| line.name().eq_ignore_ascii_case(name))
     }
 
-    /// The headers that are set, for a question.
+    /// The headers that are set, as a question includes them.
     fn lines(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.set.iter().map(|line| (line.name(), line.value()))
     }
 }
 
-/// What the authorizers of these policies are asked about a request.
+/// The questions to authorizers about one request.
 pub(crate) struct Questions {
     asked: Vec<(Rc<Authorizer>, Result<Question, AskError>)>,
     grants: Grants,
-    /// For the log.
+    /// The request, for the log.
     what: String,
 }
 
-/// Denies a request whose body authorizers need and do not get, as a failure of each of them.
+/// Denies a request whose body authorizers need but do not get. Counts it as a failure of each of them.
 pub(crate) fn without_body(
     (shared, access): (&Worker, &Access),
     authorizers: &[Rc<Authorizer>],
@@ -228,21 +228,21 @@ pub(crate) fn without_body(
     failed(status, reason)
 }
 
-/// A denial, since an authorizer has not decided.
+/// A denial because an authorizer did not decide.
 fn failed(status: u16, reason: &str) -> Denied {
     let cause = format!("{AUTHORIZER_FAILED}; reason={reason}");
     Denied::failed(status, AUTHORIZER_FAILED, cause)
 }
 
-/// The longest body that one of these authorizers gets; `None` if none gets any.
+/// The most bytes of a body that one of these authorizers gets; `None` if none of them gets a body.
 pub(crate) fn body_limit(authorizers: &[Rc<Authorizer>]) -> Option<usize> {
     let bodies = authorizers.iter().filter_map(|authorizer| authorizer.of.body);
     bodies.map(|body| usize::try_from(body.max_bytes).unwrap_or(usize::MAX)).max()
 }
 
 impl Questions {
-    /// `what`: the request, for the log. `grants`: what policies change about it. `body`: as much of it as [`body_limit`]
-    /// says, or more.
+    /// `what`: the request, for the log. `grants`: what policies change about it. `body`: its first [`body_limit`]
+    /// bytes or more, or all of it.
     pub(crate) fn new(
         authorizers: Vec<Rc<Authorizer>>,
         (access, server): (&Access, SocketAddr),
@@ -263,12 +263,12 @@ impl Questions {
         !self.asked.is_empty()
     }
 
-    /// What policies change about the request, if there is no authorizer to ask, as for most requests.
+    /// Returns what policies change about the request if it has no authorizer, as most requests.
     pub(crate) fn without_any(self) -> Result<Grants, Self> {
         if self.asked.is_empty() { Ok(self.grants) } else { Err(self) }
     }
 
-    /// Asks all of them, one after the other: each has to permit the request.
+    /// Asks the authorizers one after the other. Each has to permit the request.
     pub(crate) async fn ask(self, shared: &Worker, access: &Access) -> Result<Grants, Denied> {
         let mut grants = self.grants;
         for (authorizer, question) in self.asked {

@@ -1,5 +1,5 @@
-//! HBONE: a connection of mTLS whose streams are connections to this workload, as proxies of Istio's ambient mode make
-//! them.
+//! HBONE: an mTLS connection whose HTTP/2 streams are connections to this workload, as the proxies of Istio's ambient
+//! mode open them.
 //!
 //! ```text
 //!  client's proxy ══ mTLS, HTTP/2, port 15008 ══╦═ CONNECT own address:8080 ─► 200 ─► as a connection to 8080
@@ -8,9 +8,9 @@
 //!                                               ╚═ another method           ─► 405
 //! ```
 //!
-//! What comes through a tunnel is detected, counted and judged by policies as a connection of a client that has proven
-//! its identity. No header of a CONNECT is believed, and none of the mesh in requests inside: the proxy at the other
-//! end relays bytes, which the client's application chooses.
+//! A tunnelled connection is detected, counted and authorized like a connection of a client that has proven its
+//! identity. Headers of a CONNECT are not trusted, and neither are mesh headers in requests inside the tunnel: the
+//! proxy at the other end relays bytes that the client's application chooses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -30,10 +30,10 @@ use crate::authorize::Access;
 use crate::waypoint::{Front, NoFront};
 use crate::{Applications, Caller, Client, http, opaque};
 
-/// Most bytes of an authority in the log.
+/// Most bytes of an authority that are logged.
 const LOGGED_BYTES: usize = 256;
 
-/// Where the CONNECT leads that a policy of this proxy has nothing to do with: another address, or a port of the proxy.
+/// The CONNECT is for another address, or for a port of this proxy.
 const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
 const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
 const NOT_OF_SERVICE: (u16, &str) = (403, "waypoint-not-of-this-service");
@@ -41,15 +41,16 @@ const UNRESOLVED: (u16, &str) = (503, "waypoint-not-resolved");
 const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
 const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 
-/// The usual ports of the proxy itself, to which no tunnel leads.
+/// Default ports of the proxy itself. No tunnel leads to them.
 const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
 
-/// The places of `most` tunnels, half of them for one identity.
+/// The places of `most` tunnels, half of them for one identity. When all are taken, an identity gets a place only
+/// from one that holds at least two more.
 pub(crate) fn tunnels(most: usize) -> Shares<Identity> {
     Shares::keeping(most, most.div_ceil(2))
 }
 
-/// Bounds of a connection. A proxy at the other end answers PINGs.
+/// Limits of a connection. It sends PINGs, because a proxy at the other end answers them.
 pub(crate) fn limits() -> Rc<leno_h2::Limits> {
     let stall_code = Code::CONNECT_ERROR;
     Rc::new(leno_h2::Limits {
@@ -65,7 +66,7 @@ pub(crate) struct Tunnels {
     applications: Applications,
     client: Client,
     identity: Identity,
-    /// The address that the client's proxy has dialled.
+    /// The address that the client's proxy dialled.
     own: IpAddr,
 }
 
@@ -78,17 +79,18 @@ impl Tunnels {
         Self { applications, client, identity, own }
     }
 
-    /// Serves the connection to its end.
+    /// Serves the connection until it ends.
     pub(crate) async fn serve(self, stream: TlsStream) {
         let shared = Rc::clone(&self.applications.shared);
         let tunnels = Rc::new(self);
         let begin = |request| {
             let tunnels = Rc::clone(&tunnels);
-            // Ends with the stream. As many as the connection may have streams.
+            // Ends with the stream. The number of streams of a connection is limited.
             spawn_contained(async move { tunnels.serve_stream(request).await });
         };
         let fresh = stream.fresh_for().unwrap_or(Duration::MAX);
-        // No message of HBONE shows the next certificate of the client: its proxy opens another connection.
+        // HBONE has no message that presents the client's next certificate. So the connection is drained when the
+        // certificate is due for renewal, and the client's proxy opens another one.
         let drained = async {
             let _late = timeout(fresh, shared.parts.activity.drained()).await;
         };
@@ -122,14 +124,14 @@ impl Tunnels {
         let mut head = Head::new();
         head.push(b":status", b"200");
         if !stream.send_head(&head, false) {
-            // It was reset meanwhile.
+            // The stream was reset in the meantime.
             return;
         }
         drop((head, request.head));
         registry.count(Counter::InboundTunnelOpened);
         let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), end))).await;
         if served.is_none() {
-            // Another client needed the place more. The stream was reset.
+            // An identity with fewer tunnels got the place. The stream was reset.
             registry.count(Counter::InboundTunnelEvicted);
         }
     }
@@ -144,14 +146,14 @@ impl Tunnels {
         Call::new(request).respond(&Answer::error(status, cause));
     }
 
-    /// Where a tunnel to this address leads.
+    /// The target of a tunnel to this address.
     async fn end(&self, address: SocketAddr) -> Result<TunnelTarget, (u16, &'static str)> {
         let shared = &self.applications.shared;
         let Some(waypoint) = shared.waypoint.get() else {
             let port = port(address, self.own, &shared.parts.own_ports)?;
             return Ok(TunnelTarget::Workload(SocketAddr::new(self.own, port)));
         };
-        // A waypoint is no way to its own pod.
+        // A waypoint does not forward to its own pod.
         if address.ip() == self.own {
             return Err(NOT_OF_SERVICE);
         }
@@ -163,7 +165,7 @@ impl Tunnels {
         }
     }
 
-    /// As a connection of the client to this end.
+    /// Serves the tunnel as a connection of the client to this target.
     async fn relay(&self, tunnel: Tunnel, end: TunnelTarget) {
         let (applications, destination) = match &end {
             TunnelTarget::Workload(destination) => (&self.applications, *destination),
@@ -199,15 +201,15 @@ impl Tunnels {
     }
 }
 
-/// The end of a tunnel.
+/// The target of a tunnel.
 enum TunnelTarget {
     /// A port of this workload.
     Workload(SocketAddr),
-    /// A service that this proxy is the waypoint of.
+    /// A service of which this proxy is the waypoint.
     Service(Rc<Front>, SocketAddr),
 }
 
-/// The address that a request is for.
+/// The address in the authority of a CONNECT.
 fn target(head: &Head) -> Result<SocketAddr, (u16, &'static str)> {
     if head.get(b":method") != Some(b"CONNECT") {
         return Err(NOT_CONNECT);
@@ -216,7 +218,7 @@ fn target(head: &Head) -> Result<SocketAddr, (u16, &'static str)> {
     text.parse().map(canonical).map_err(|_| NO_ADDRESS)
 }
 
-/// The port of this workload that is at an address.
+/// The port of this workload that an address names.
 fn port(address: SocketAddr, own: IpAddr, own_ports: &[u16]) -> Result<u16, (u16, &'static str)> {
     let port = address.port();
     let is_own = port == 0 || OWN_PORTS.contains(&port) || own_ports.contains(&port);

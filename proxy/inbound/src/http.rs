@@ -1,4 +1,4 @@
-//! Connections that carry HTTP, of either version, request by request to the application.
+//! Connections that carry HTTP/1 or HTTP/2. Each request is forwarded to the application separately.
 
 use std::num::NonZeroU64;
 use std::pin::{Pin, pin};
@@ -24,20 +24,20 @@ use crate::peer::Peer;
 use crate::standing::{Expiry, StandingPermit};
 use crate::{Caller, Worker};
 
-/// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
-/// another endpoint, because the request never reached an application.
+/// Value of `leno-error` if the application cannot be connected to. The client's proxy then tries another endpoint,
+/// because the request never reached an application.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Said when the application allows no more streams than are in use.
+/// Value of `leno-error` if the application allows no more streams than are in use.
 const STREAMS_IN_USE: &str = "streams-in-use";
 
-/// Most tries to hand over a request that the application has not begun to process.
+/// Most attempts to send a request that the application has not begun to process.
 const MAX_TRIES: usize = 3;
 
-/// gRPC's DEADLINE_EXCEEDED.
+/// The gRPC status DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
-/// A connection on which a request of HTTP/1 has begun, with what it is served by.
+/// A connection on which an HTTP/1 request has begun, and what is needed to serve the request.
 pub(crate) struct BegunOn<S> {
     shared: Rc<Worker>,
     application: Rc<Application>,
@@ -51,8 +51,8 @@ pub(crate) struct BegunOn<S> {
 /// What serves a request of an HTTP/1 client.
 pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
-/// Serves the requests of an HTTP/1 client until it is done. `is_mesh`: it is another proxy, which has proven its
-/// identity.
+/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh`: the client is another proxy, which
+/// has proven its identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
     (shared, handlers): (&Rc<Worker>, &Http1Handlers<S>),
     application: &Rc<Application>,
@@ -86,7 +86,7 @@ pub(crate) async fn serve_request<S: Io>(begun: BegunOn<S>) -> (Box<Conn<S>>, Af
     (client, after)
 }
 
-/// A request of an HTTP/2 client, with what it is served by.
+/// A request of an HTTP/2 client, and what is needed to serve it.
 pub(crate) struct Job {
     shared: Rc<Worker>,
     application: Rc<Application>,
@@ -102,25 +102,25 @@ struct Permitted<'a, 'n> {
     shared: &'n Worker,
     begun: &'a Begun,
     access: &'a Access,
-    /// Made before the request was permitted.
+    /// Created before the request was permitted, so that no change is missed.
     changed: Pin<&'a mut Notified<'n>>,
-    /// When a token ends that the decision depends on.
+    /// When a token expires, or a certificate reaches an age, on which the decision depends.
     until: Option<Duration>,
     grants: &'a Grants,
-    /// The names that are removed.
+    /// The names of the headers that are removed.
     removed: &'a [&'a str],
-    /// What the application is told of the request's trace.
+    /// The `traceparent` header for the application.
     trace: Option<TraceLine>,
 }
 
 impl<'n> Permitted<'_, 'n> {
-    /// Counts that it is sent again.
+    /// Counts that the request is sent again.
     fn retry(&self, edge: &Peer) {
         edge.retry();
         self.begun.retried();
     }
 
-    /// How it goes to the application. `head`: a copy where the exchange keeps none.
+    /// How the request is sent to the application. `head`: a copy of the head, if the exchange does not keep it.
     fn order<'o>(
         &'o mut self,
         head: Option<(&'o RequestHead, &'o [u8])>,
@@ -134,7 +134,7 @@ impl<'n> Permitted<'_, 'n> {
         });
         self.grants.apply(self.removed, &mut order);
         order.request.trace = self.trace.as_ref();
-        // What a waypoint serves is its own outbound side, which removes what servers say in headers of the mesh.
+        // Behind a waypoint is its own outbound side, which removes the mesh headers of servers.
         order.response.keep_mesh = self.shared.is_of_service();
         order.copies = self.begun.copies().cloned();
         order
@@ -148,8 +148,8 @@ async fn serve_call(job: Job) {
     forward_call(&shared, &application, (&edge, &caller), call.without_identity()).await;
 }
 
-/// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
-/// proxy, which has proven its identity.
+/// Serves the requests of an HTTP/2 client side by side. `is_mesh`: the client is another proxy, which has proven its
+/// identity.
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Worker>,
     application: &Rc<Application>,
@@ -181,7 +181,7 @@ async fn forward<S: Io>(
     let head = request.view(client.received());
     let begun = &begin((shared, edge), head, mark);
     let mut changed = pin!(shared.changes.notified());
-    // The exchange lets go of it before it ends.
+    // The exchange drops the received head before it ends.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     begun.decided(|| caller.access.described(shared, head));
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
@@ -247,7 +247,7 @@ async fn forward<S: Io>(
     }
 }
 
-/// Begins to count a request, and describes it to taps. `mark`: what the client's proxy marks it with.
+/// Begins to count a request, and describes it to taps. `mark`: the tap mark that the client's proxy has set.
 fn begin(
     (shared, edge): (&Worker, &Peer),
     head: RequestView<'_>,
@@ -261,11 +261,11 @@ fn begin(
     begun
 }
 
-/// Why a request does not go to the application.
+/// Why a request is not sent to the application.
 enum Refusal {
-    /// A policy denies it, or an authorizer.
+    /// A policy or an authorizer denies it.
     Denied(Denied),
-    /// The client has left before it was decided on, or its body cannot be read.
+    /// The client left before the decision, or its body cannot be read.
     Failed(Failure),
 }
 
@@ -281,13 +281,13 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// The request for the log; empty if no authorizer is asked about it, as for most requests.
+/// Describes the request for the log; empty if it has no authorizer, as most requests.
 fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> String {
     if authorizers.is_empty() { String::new() } else { described(Some(request)) }
 }
 
-/// The body, if an authorizer gets it, unless its client is too slow. `what`: the request, for the log. `read` reads as
-/// many bytes.
+/// Reads the body, if an authorizer gets it. Fails if the client sends it too slowly. `what`: the request, for the
+/// log. `read` reads up to a number of bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     (shared, access): (&Worker, &Access),
     (authorizers, what): (&[Rc<Authorizer>], &str),
@@ -298,16 +298,16 @@ async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
         |reason| Refusal::Denied(without_body((shared, access), authorizers, reason, what));
     let overloaded = || failed((503, "overloaded"));
     let share = shared.held.take(access.address().ip()).ok_or_else(overloaded)?;
-    // In a box, since most requests have none.
+    // Boxed, because most requests have no such body.
     match Box::pin(share.hold(timeout(shared.parts.limits.head, read(limit)))).await {
         Some(Ok(body)) => body.map(Some).map_err(Refusal::Failed),
         Some(Err(_)) => Err(failed((408, "body-timeout"))),
-        // Another client needed the place more.
+        // Another client got the place, because this client held the most.
         None => Err(overloaded()),
     }
 }
 
-/// Asks the authorizers, if there are any, as long as the client waits.
+/// Asks the authorizers, if there are any. Ends if the client leaves.
 async fn ask(
     shared: &Worker,
     access: &Access,
@@ -358,7 +358,7 @@ fn refuse_call(shared: &Worker, (edge, begun): (&Peer, &Begun), call: Call, refu
     }
 }
 
-/// One request of an HTTP/2 client: as HTTP/1 if that is what it was.
+/// Forwards one request of an HTTP/2 client. A request that the client's proxy received as HTTP/1 is sent as HTTP/1.
 async fn forward_call(
     shared: &Worker,
     application: &Application,
@@ -435,7 +435,7 @@ async fn to_http1(
             Err(failure) => return Ok(Exchange::ended(failure)),
         };
         let mut order = permitted.order(None);
-        // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
+        // The client's proxy sends a CONNECT only if a route permits it. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
@@ -479,7 +479,7 @@ async fn to_http2(
             registry.count(Counter::InboundStreamWaited);
         }
         let mut order = permitted.order(None);
-        // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
+        // The client's proxy sends a CONNECT only if a route permits it. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
@@ -508,11 +508,11 @@ fn unreachable(edge: &Peer, error: &ConnectError) -> (u16, &'static str) {
     (503, APPLICATION_UNREACHABLE)
 }
 
-/// A pooled connection that the application closed while the request was under way costs nothing:
-/// the request is sent again on another one, where that is safe.
+/// Whether to send a request again because the application closed a pooled connection while the request was under
+/// way. Only if a repetition is safe.
 fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
-        // What is no HTTP says nothing of a connection that was given up.
+        // An answer that is not HTTP does not mean that the connection was stale.
         let is_stale = !matches!(failure.cause, Cause::Head(_));
         let again = failure.retryable && failure.place != Party::Client && is_stale;
         let unseen = matches!(failure.cause, Cause::Stale);
@@ -520,12 +520,12 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     })
 }
 
-/// The tries to hand a request over connections of HTTP/1.
+/// The attempts to send a request on HTTP/1 connections.
 struct Tries<'a> {
     shared: &'a Worker,
-    /// How many were over a new connection.
+    /// How many of them used a new connection.
     new: usize,
-    /// There was one.
+    /// The request is sent again.
     is_again: bool,
 }
 
@@ -534,8 +534,9 @@ impl<'a> Tries<'a> {
         Self { shared, new: 0, is_again: false }
     }
 
-    /// Whether the request is sent again after it was `done`. An application that closes a connection with the request
-    /// unread gets it again whatever its method is: from any pooled connection, and from [`MAX_TRIES`] new ones.
+    /// Whether to send the request again after an attempt that ended as `done`. If the application closed a
+    /// connection with the request unread, it gets the request again whatever the method is, until [`MAX_TRIES`] new
+    /// connections were used.
     async fn again(
         &mut self,
         done: &Exchange,
@@ -561,7 +562,7 @@ impl<'a> Tries<'a> {
     }
 }
 
-/// Counts a request that the application was given.
+/// Counts a request that was sent to the application.
 fn count(shared: &Worker, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
     let (status, error) = (done.counted_status(), done.error());
     let answered = done
@@ -599,7 +600,7 @@ fn fail(
     shared.parts.registry.end(edge, begun, &outcome);
 }
 
-/// What a gRPC client is told of an error of ours.
+/// The gRPC status for an error of this proxy.
 fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     match (status, cause) {
         (504, Some("deadline")) => GRPC_DEADLINE_EXCEEDED,
@@ -607,7 +608,8 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     }
 }
 
-/// A connection to the application, and whether it was used before, unless the client is gone first. `again`: as of [`connect`].
+/// A connection to the application, and whether it was used before. Fails if the client leaves first. `again`: see
+/// [`connect`].
 async fn reach(
     shared: &Worker,
     application: &Application,
@@ -620,8 +622,8 @@ async fn reach(
     }
 }
 
-/// A connection that was used before. An application that is about to end closes idle connections at any time,
-/// perhaps while a request is on its way, so none is used then.
+/// Takes a pooled connection. None is used while the workload drains: an application that is about to exit closes
+/// idle connections at any time, perhaps while a request is on its way.
 fn pooled(shared: &Worker, application: &Application) -> Option<Conn<Counted>> {
     if shared.parts.activity.is_draining() {
         return None;
@@ -631,10 +633,12 @@ fn pooled(shared: &Worker, application: &Application) -> Option<Conn<Counted>> {
     Some(pooled)
 }
 
-/// A new connection, and that it was not used before. `again`: the application has closed another one meanwhile.
+/// Opens a connection. The `false` says that it was not used before. `again`: the application has closed another
+/// connection.
 ///
-/// An application that is about to end closes its listener, which resets what it has not accepted, and the kernel does not
-/// prove that a request on it was not read. So the request waits until it is accepted then.
+/// An application that is about to exit closes its listener. The kernel then resets connections that were not
+/// accepted, and cannot prove that a request on such a connection was not read. So the request waits until the
+/// connection is accepted.
 async fn connect(
     shared: &Worker,
     application: &Application,

@@ -1,4 +1,4 @@
-//! How many requests the workload takes.
+//! Rate limits of the workload.
 
 mod table;
 
@@ -20,15 +20,15 @@ use crate::Client;
 
 pub use table::LimitTable;
 
-/// Said in `leno-error` when a limit is reached.
+/// Value of `leno-error` when a limit is reached.
 pub(crate) const RATE_LIMITED: &str = "rate-limited";
 
-/// The limits as one worker counts for them. All of them count every request that they are for, those of a request
-/// that another one refuses, too.
+/// The rate limits as one worker enforces them. A request counts against every limit that applies to it, even if
+/// another limit refuses it.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
     limits: Vec<Rc<Limit>>,
-    /// Where tokens of shared limits come from.
+    /// Requests tokens of shared limits from the control plane. `None` if no limit is shared.
     asker: Option<Rc<RefCell<Asker>>>,
 }
 
@@ -40,27 +40,27 @@ struct Limit {
 
 #[derive(Debug)]
 enum State {
-    /// Of this proxy alone, whose workers count together.
+    /// A limit of this proxy alone. Its workers share the counts.
     Own(KeyedLimit),
-    /// One for all proxies, and for all ports that it is for here.
+    /// A limit that all proxies share, and in this proxy all ports to which it applies.
     Shared(Rc<SharedLimit>),
 }
 
-/// A part of a limit that all proxies share.
+/// This worker's part of a limit that all proxies share.
 #[derive(Debug)]
 struct SharedLimit {
-    /// What all of them call it.
+    /// The name of the limit, which is the same in all proxies.
     name: Arc<str>,
     holder: RefCell<Holder>,
 }
 
-/// What a client's requests are counted by, for one connection.
+/// The keys by which the requests of one connection are counted.
 #[derive(Debug)]
 pub(crate) struct Key {
     port: u16,
     identity: Option<Identity>,
     address: IpAddr,
-    /// Its identity, or its address where it has none; made when a limit asks for it.
+    /// The client's identity, or its address without an identity. Made when a limit first needs it.
     client: OnceCell<String>,
 }
 
@@ -84,8 +84,8 @@ impl RateLimits {
         Self { limits: Vec::new(), asker: None }
     }
 
-    /// The limits of one of `workers` workers. One that `before` has already keeps its counts, as do
-    /// those that another worker has in `table`.
+    /// The limits of one of `workers` workers. A limit that `before` already has keeps its counts, and so does one
+    /// whose counts another worker holds in `table`.
     pub(crate) fn new(
         limits: &[RateLimit],
         before: &Self,
@@ -117,12 +117,12 @@ impl RateLimits {
         Self { limits, asker: is_shared.then(asker) }
     }
 
-    /// Whether it is what these say.
+    /// Whether it was built from these limits.
     pub(crate) fn is_of(&self, limits: &[RateLimit]) -> bool {
         self.limits.iter().map(|limit| &limit.said).eq(limits)
     }
 
-    /// Counts a request; how long to wait where it may not pass.
+    /// Counts a request. The error says how long to wait until the request may pass.
     pub(crate) fn check(
         &self,
         registry: &Registry,
@@ -167,7 +167,7 @@ impl RateLimits {
         }
     }
 
-    /// What a limit says that all proxies share; asks for more tokens where that is due.
+    /// Checks a limit that all proxies share. Requests more tokens if that is due.
     fn of_shared(&self, registry: &Registry, shared: &SharedLimit, now: Instant) -> Verdict {
         let mut holder = shared.holder.borrow_mut();
         let verdict = holder.check(now);
@@ -180,11 +180,11 @@ impl RateLimits {
         verdict
     }
 
-    /// Takes the tokens that came since the last request.
+    /// Takes the tokens that arrived since the last request.
     fn take_leases(&self) {
         let Some(asker) = &self.asker else { return };
         while let Some(Lease { limit: name, tokens, holders }) = asker.borrow_mut().take() {
-            // The control plane does not know the limit yet, or any more.
+            // The control plane does not have the limit yet, or no longer has it.
             if holders == 0 {
                 continue;
             }
@@ -198,7 +198,7 @@ impl RateLimits {
         }
     }
 
-    /// Forgets keys that need not be kept.
+    /// Drops keys that need not be kept.
     pub(crate) fn sweep(&self) {
         for limit in &self.limits {
             if let State::Own(own) = &mut *limit.state.borrow_mut() {
@@ -209,7 +209,7 @@ impl RateLimits {
 }
 
 impl SharedLimit {
-    /// The part of this limit, or the one that another port has of it already.
+    /// The state that another port already has for this limit, or a new one.
     fn of(said: &RateLimit, known: &[Rc<Self>], workers: u16) -> Rc<Self> {
         let name = said.shared_name();
         if let Some(known) = known.iter().find(|known| *known.name == *name) {
@@ -226,7 +226,7 @@ pub(crate) fn retry_after(wait: Duration) -> Option<HeaderLine> {
     HeaderLine::new("retry-after", seconds.to_string().as_bytes()).ok()
 }
 
-/// 429 with that header.
+/// A 429 response with that header.
 pub(crate) fn answer(line: Option<&HeaderLine>) -> Answer<'_> {
     let headers = line.map_or(&[][..], std::slice::from_ref);
     Answer { headers, ..Answer::error(429, RATE_LIMITED) }

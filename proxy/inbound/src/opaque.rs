@@ -15,13 +15,14 @@ use crate::authorize::{AUTHORIZATION_DENIED, Access};
 use crate::peer::Peer;
 use crate::standing::revoked;
 
-/// In metrics and the access log when the application cannot be connected to.
+/// Error in metrics and the access log if the application cannot be connected to.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// The same where the client leaves before the application is connected to.
+/// Error in metrics and the access log if the client leaves before the application is connected to.
 const CLIENT_LEFT: &str = "closed";
 
-/// Relays until both directions have ended or policies deny the client, over `server` where the application was connected to.
+/// Relays until both directions have ended or policies deny the client. `server`: the connection to the application,
+/// if there is one already.
 pub(crate) async fn serve<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -50,7 +51,7 @@ pub(crate) async fn serve<S: Io>(
             }
             Err(error) => {
                 tracing::debug!(%error, "the client left");
-                // One that leaves without a byte, as a port check does, has asked for nothing.
+                // A client that leaves without sending a byte, as a port check does, is not counted.
                 if !client.bytes().is_empty() {
                     unserved(shared, edge, &Relay::failed(target, CLIENT_LEFT));
                 }
@@ -83,7 +84,7 @@ pub(crate) async fn serve<S: Io>(
     shared.parts.registry.relayed(&edge.logged(), &relay);
 }
 
-/// Counts and logs a connection for which the application cannot be connected to.
+/// Counts and logs a connection whose application cannot be connected to.
 pub(crate) fn unreachable(shared: &Worker, edge: &Peer, error: &ConnectError, target: SocketAddr) {
     edge.connect_failure();
     tracing::debug!(%error, "the application cannot be connected to");

@@ -1,17 +1,17 @@
-//! TLS of the application, for policies that depend on its server name.
+//! Whether a client uses TLS with the application, for policies that depend on the server name.
 //!
-//! Detection recognises what common clients send. Servers take more: other versions in the record's
-//! header, an empty or another record before the ClientHello, the form of SSL 2.0. Such a beginning
-//! counts as TLS without a readable name, so that no rule by name is passed.
+//! Detection recognises what common clients send. Servers accept more: other versions in the record header, an empty
+//! or another record before the ClientHello, the format of SSL 2.0. Such a beginning counts as TLS without a readable
+//! name, so that it does not bypass rules about names.
 
 use leno_transport::{OwnTls, Verdict};
 
-/// The types of TLS records in clear (RFC 8446 section 5.1, RFC 6520).
+/// Types of TLS records that are sent in plaintext (RFC 8446 section 5.1, RFC 6520).
 const RECORDS: std::ops::RangeInclusive<u8> = 20..=24;
 const HANDSHAKE: u8 = 22;
 
-/// What the first bytes of a client are, by the verdict on them. A client that was silent for long may
-/// still begin TLS.
+/// Classifies the first bytes of a client, given the verdict of detection. A client that was silent for a long time
+/// may still begin TLS.
 pub(crate) fn own_tls(verdict: &Verdict, bytes: &[u8]) -> OwnTls {
     match verdict {
         Verdict::Tls(hello) => OwnTls::begun(hello.as_ref()),
@@ -20,12 +20,12 @@ pub(crate) fn own_tls(verdict: &Verdict, bytes: &[u8]) -> OwnTls {
     }
 }
 
-/// Whether some server takes the bytes for the beginning of TLS.
+/// Whether some server accepts the bytes as the beginning of TLS.
 fn may_be_tls(bytes: &[u8]) -> bool {
     match bytes {
         [HANDSHAKE, ..] => true,
         [kind, rest @ ..] if RECORDS.contains(kind) => rest.first().is_none_or(|major| *major == 3),
-        // A length of two bytes with the highest bit set, then the type of the message.
+        // SSL 2.0: a length of two bytes with the highest bit set, then the type of the message.
         [0x80..=0xff, rest @ ..] => rest.get(1).is_none_or(|kind| *kind == 1),
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! The client of a connection, as it is counted and as the access log names it.
+//! The client of a connection, as metrics and the access log name it.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -13,18 +13,19 @@ use tokio::sync::watch;
 
 use crate::Client;
 
-/// Which instance is at a client's address. It is looked up for the access log only.
+/// The instance at a client's address. It is looked up for the access log only.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance(Option<watch::Receiver<Resolution>>);
 
 impl Instance {
-    /// Starts the look-up for a log; without one nothing is looked up.
+    /// Starts the look-up if there is an access log; otherwise looks nothing up.
     pub(crate) fn of(is_logged: bool, directory: &Directory, address: IpAddr) -> Self {
         Self(is_logged.then(|| directory.look_up_for_log(address)))
     }
 
-    /// The instance, as far as discovery has answered. An address that has another identity than the
-    /// client has proven is that of something in between, such as a gateway, and names no client.
+    /// The instance, if discovery has answered. If the identity of the instance at the address is not the one that
+    /// the client has proven, the address belongs to an intermediary, such as a gateway, and does not name the
+    /// client.
     fn named(&self, proven: Option<&Identity>) -> Option<InstanceName> {
         let resolution = self.0.as_ref()?.borrow();
         let Resolution::Workload(workload) = &*resolution else { return None };
@@ -33,8 +34,8 @@ impl Instance {
     }
 }
 
-/// The edge that a connection is counted on. All replicas of a client share it, because an identity does
-/// not tell one from another; in the access log each has its own name.
+/// The edge that counts a connection. All replicas of a client share it, because they have the same identity. The
+/// access log has the name of each replica.
 #[derive(Debug)]
 pub(crate) struct Peer {
     edge: Rc<Edge>,
@@ -93,8 +94,8 @@ mod tests {
         Identity::new(leno_types::TrustDomain::default(), "shop", account).unwrap()
     }
 
-    /// The `client` of the lines of a client with this identity, whose address is that of `web-1`, which
-    /// has the identity `web`.
+    /// The `client` in the access log for a client with this identity. Its address is that of `web-1`, which has the
+    /// identity `web`.
     fn logged(is_logged: bool, proven: Option<Identity>) -> String {
         let directory = Directory::fixed(|_| {
             Resolution::Workload(Arc::new(Workload {
@@ -128,7 +129,7 @@ mod tests {
     fn the_access_log_names_the_instance_unless_another_identity_was_proven() {
         assert_eq!(logged(true, Some(identity("web"))), "web-1");
         assert_eq!(logged(true, None), "web-1");
-        // A gateway passes on the connections of others under its own identity.
+        // A gateway forwards connections of other clients under its own identity.
         assert_eq!(logged(true, Some(identity("gateway"))), "gateway");
         assert_eq!(logged(false, Some(identity("web"))), "web");
     }

@@ -1,4 +1,4 @@
-//! Probes of a kubelet that calls the workload itself, as it does in node mode.
+//! Probes of a kubelet that connects to the workload itself, as it does in node mode.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -7,24 +7,24 @@ use std::pin::Pin;
 use leno_transport::Peeked;
 use tokio::net::TcpStream;
 
-/// What the first bytes of a client are.
+/// Whether the first bytes of a client are a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeMatch {
     /// This probe.
     Probe(String),
-    /// They may become one: more of the request's head is needed.
+    /// They may become a probe: more of the request head is needed.
     Begun,
-    /// None.
+    /// They are no probe.
     Other,
 }
 
-/// Answers probes in place of the application. A client that is answered has no identity, and what it sends must
-/// not reach the application.
+/// Answers probes in place of the application. The client of a probe has no identity, and what it sends must not
+/// reach the application.
 pub trait ProbeAnswers: Debug {
-    /// The probe that a client without an identity has sent to this port, by its first bytes.
+    /// Finds the probe in the first bytes that a client without an identity has sent to this port.
     fn find(&self, client: IpAddr, port: u16, bytes: &[u8]) -> ProbeMatch;
 
-    /// Answers it and ends the connection.
+    /// Answers the probe and closes the connection.
     fn answer(
         &self,
         probe: String,

@@ -1,4 +1,4 @@
-//! A client that is silent, and an application that may be the one to speak.
+//! Which side sends first if the client is silent: the client or the application.
 
 use std::io;
 
@@ -12,25 +12,26 @@ use tokio::net::TcpStream;
 use crate::Worker;
 use crate::application::Application;
 
-/// Which side has spoken, or ended, first.
+/// The side that sent, or closed the connection, first.
 #[derive(Debug)]
 pub(crate) enum FirstSpeaker {
-    /// The client, and the application where it was connected to meanwhile and was silent.
+    /// The client. Has the connection to the application, if one was opened in the meantime and the application was
+    /// silent.
     Client(Option<TcpStream>),
-    /// The application, so that the connection carries bytes.
+    /// The application. The connection is relayed as opaque bytes.
     Server(Peeked<TcpStream>),
     /// The application cannot be connected to, and the client was silent until then.
     Unreachable(ConnectError),
-    /// The client may not learn what the application says first.
+    /// Policies deny the client whatever it sends, so it must not receive what the application sends first.
     Denied,
-    /// Neither side, for as long as an idle connection is kept.
+    /// Neither side, until the idle timeout.
     Neither,
 }
 
-/// Connects to the application and waits for either side. Neither holds memory meanwhile.
+/// Connects to the application and waits until either side sends. Neither connection holds a buffer in the meantime.
 ///
 /// # Errors
-/// Either side broke.
+/// Reading from either side failed.
 pub(crate) async fn race<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -42,7 +43,7 @@ pub(crate) async fn race<S: Io>(
             Ok(server) => Peeked::from(server),
             Err(error) => return Ok(FirstSpeaker::Unreachable(error)),
         };
-        // Both may be as silent as on an idle relay.
+        // Both sides may be silent for as long as on an idle relay.
         let Some((speaker, read)) = first_to_speak(client, &mut server, RELAY_IDLE).await else {
             return Ok(FirstSpeaker::Neither);
         };
@@ -55,7 +56,7 @@ pub(crate) async fn race<S: Io>(
         if judge(Protocol::Detect, &Waits::INBOUND, opening) != Verdict::Http2 {
             return Ok(FirstSpeaker::Server(server));
         }
-        // An HTTP/2 client gets a connection of its own.
+        // The client of an application that sends HTTP/2 first gets another connection, from the HTTP/2 pool.
         application.note_http2_first();
         server.reset();
     }

@@ -1,8 +1,8 @@
-//! Ends what is in progress once policies no longer permit it.
+//! Ends requests and relays in progress once policies no longer permit them.
 //!
-//! A changed policy wakes every request and every relay in progress of the worker, the end of a token the
-//! requests that it permits, and the age of a certificate what depends on it. Each is decided on again, by the client
-//! and the request's head or the server name that it began with.
+//! A changed policy wakes every request and every relay in progress of the worker. The expiry of a token wakes the
+//! requests that the token permits, and the age of a certificate wakes what depends on it. Each is decided on again,
+//! by its client and by the request head or server name with which it began.
 //!
 //! ```text
 //! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
@@ -23,28 +23,30 @@ use tokio::time::{Sleep, sleep};
 use crate::authorize::{Access, Still};
 use crate::{Worker, bearer};
 
-/// Longest sleep before the end of a token. The clock of the machine, which tokens go by, may be set meanwhile.
+/// Longest sleep until a token expires. Tokens are checked by the clock of the machine, which may be set in the
+/// meantime.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
-/// A request that was permitted when it came, for as long as it is in progress.
+/// The permit of a request, while the request is in progress.
 #[derive(Debug)]
 pub(crate) struct StandingPermit<'a, 'n> {
     pub(crate) shared: &'n Worker,
     pub(crate) access: &'a Access,
-    /// Made before the request was permitted, so that no change is missed.
+    /// Created before the request was permitted, so that no change is missed.
     pub(crate) changed: Pin<&'a mut Notified<'n>>,
-    /// Ready when a token ends that the decision depends on.
+    /// Ready when a token expires, or a certificate reaches an age, on which the decision depends.
     pub(crate) expiry: Expiry,
-    /// A copy of the head where the exchange keeps none.
+    /// A copy of the head, if the exchange does not keep it.
     pub(crate) head: Option<(&'a RequestHead, &'a [u8])>,
 }
 
-/// A sleep until a token ends or a certificate has another age; none for most requests, which depend on neither.
+/// A sleep until a token expires or a certificate reaches an age at which rules change. Empty for most requests,
+/// which depend on neither.
 #[derive(Debug)]
 pub(crate) struct Expiry(Option<Pin<Box<Sleep>>>);
 
 impl Expiry {
-    /// `until`: from the beginning of 1970, the last moment at which the token is valid.
+    /// `until`: the last moment at which the token is valid, since the Unix epoch.
     pub(crate) fn new(until: Option<Duration>) -> Self {
         let left = |until: Duration| {
             until.saturating_sub(bearer::now()).saturating_add(Duration::from_millis(1))
@@ -52,7 +54,7 @@ impl Expiry {
         Self(until.map(|until| Box::pin(sleep(left(until).min(LONGEST_SLEEP)))))
     }
 
-    /// Waits for it.
+    /// Waits until the sleep is over; forever if there is none.
     async fn over(&mut self) {
         poll_fn(|cx| if self.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -86,20 +88,21 @@ impl Judge for StandingPermit<'_, '_> {
         };
         let Still::Permitted(until) = still else { return Poll::Ready(()) };
         self.expiry = Expiry::new(until);
-        // Polled again at once, to wait for the next change.
+        // Requests another poll, which registers for the next change.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-/// Ready once a relay that was permitted no longer is. `changed`: made before it was permitted.
+/// Ready once policies no longer permit a relay. `changed`: created before the relay was permitted.
 pub(crate) async fn revoked<'n>(
     shared: &'n Worker,
     access: &Access,
     mut changed: Pin<&mut Notified<'n>>,
     tls: Option<&OwnTls>,
 ) {
-    // At once, too: it was permitted before the application was connected to, which may have taken seconds.
+    // The first decision is made at once: the relay was permitted before the application was connected to, which may
+    // have taken seconds.
     while let Still::Permitted(until) = access.still_relayed(shared, tls) {
         let mut expiry = Expiry::new(until);
         tokio::select! {

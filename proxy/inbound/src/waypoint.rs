@@ -1,11 +1,11 @@
-//! The services that this proxy is the waypoint of: what their own proxies would enforce is enforced here.
+//! The services of which this proxy is the waypoint. It enforces what the proxies of their workloads would enforce.
 //!
 //! ```text
 //!  CONNECT 10.96.0.7:80 ─► discovery: a service of this waypoint? ─► its Front: policies, limits, counts ─► Passage ─► outbound
 //! ```
-//! Discovery says for which services a proxy is the waypoint, with what it enforces for each
-//! ([`Service::waypoint`](leno_types::mesh::Service::waypoint)). A tunnel to any other address is refused, so that no client
-//! uses a waypoint as its way to elsewhere.
+//! Discovery names the services of a waypoint, with what to enforce for each
+//! ([`Service::waypoint`](leno_types::mesh::Service::waypoint)). A tunnel to any other address is refused, so that no
+//! client uses a waypoint as an open proxy.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,23 +24,24 @@ use tokio::time::{Instant, timeout};
 
 use crate::{Applications, Inbound, Parts};
 
-/// Longest wait for discovery to say whose an address is.
+/// Longest wait for discovery to resolve an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most services that are kept with their pools and limits. One more takes the place of one that no client uses.
+/// Most services whose pools and limits are kept. If there are as many, those without clients make room for another
+/// one.
 const MAX_FRONTS: usize = 4096;
-/// How long a service is kept that no client uses.
+/// How long a service without clients is kept.
 const FRONT_IDLE: Duration = Duration::from_secs(300);
-/// Why the clients of a service are denied that is another waypoint's now.
+/// Why clients are denied if this proxy is no longer the waypoint of their service.
 const NO_LONGER: &str = "this proxy is the waypoint of the service no longer";
 
-/// Why a tunnel leads to no service.
+/// Why a tunnel does not lead to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoFront {
-    /// The address is of no service that this proxy is the waypoint of, or of none of its ports.
+    /// The address does not belong to a service of this waypoint, or the service does not have the port.
     NotOfService,
-    /// Discovery does not answer.
+    /// Discovery did not answer.
     Unresolved,
-    /// Clients use too many other services.
+    /// Other services with clients take all places.
     Limit,
 }
 
@@ -51,12 +52,12 @@ pub(crate) struct Waypoint {
     fronts: RefCell<HashMap<ServiceName, Rc<Front>>>,
 }
 
-/// One service: a side of its own, as its workloads would have it.
+/// One service, with an inbound side of its own, as each of its workloads would have.
 #[derive(Debug)]
 pub(crate) struct Front {
     inbound: Rc<Inbound>,
     used_at: Cell<Instant>,
-    /// Ends the task that follows the policies.
+    /// The task that follows the service's policies. Dropping the front ends it.
     follows: AbortHandle,
 }
 
@@ -67,7 +68,7 @@ impl Drop for Front {
 }
 
 impl Front {
-    /// What stands for the application of a workload.
+    /// The service, in place of the application of a workload.
     pub(crate) fn applications(&self) -> &Applications {
         &self.inbound.applications
     }
@@ -142,12 +143,12 @@ impl Waypoint {
         }));
         let _set = inbound.shared.passage.set(Rc::clone(&self.passage));
         let resolution = parts.directory.watch_service(&service.name);
-        // Ends with the front.
+        // Ends when the front is dropped.
         let follows = spawn_contained(follow(resolution, told, Rc::clone(&inbound))).abort_handle();
         Front { inbound, used_at: Cell::new(Instant::now()), follows }
     }
 
-    /// Forgets services that no client uses. To be called every few seconds.
+    /// Drops services that no client has used for [`FRONT_IDLE`]. To be called every few seconds.
     pub(crate) fn sweep(&self) {
         self.fronts.borrow_mut().retain(|_, front| {
             front.inbound.sweep();
@@ -160,8 +161,8 @@ impl Waypoint {
     }
 }
 
-/// Has the policies of a service enforced as discovery says them. Where this proxy is its waypoint no longer, all clients are
-/// denied, those that it serves too.
+/// Applies each change of a service's policies from discovery. If this proxy is no longer its waypoint, all clients
+/// are denied, including those that are being served.
 async fn follow(
     mut resolution: watch::Receiver<Resolution>,
     told: watch::Sender<Option<Arc<ServerPolicy>>>,

@@ -16,13 +16,13 @@ use crate::authorize::{AUTHORIZATION_DENIED, Denied};
 use crate::bearer;
 use crate::calls::{self, Call, CallError, GrpcConnection};
 
-/// Said in `leno-error` beside the cause of a denial.
+/// Reason in `leno-error` if an authorizer denies a request.
 const EXTERNAL: &str = "external";
 
 /// The client's address, its identity, and the address that it has dialled.
 pub(super) type ConnectionEnds = ((SocketAddr, String), SocketAddr);
 
-/// What an authorizer is asked.
+/// A question to an authorizer.
 pub(crate) enum Question {
     /// A message of Envoy's protocol.
     Grpc(Bytes),
@@ -30,7 +30,7 @@ pub(crate) enum Question {
     Http(Box<Request<Full<Bytes>>>),
 }
 
-/// What is asked about.
+/// What a question is built from.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) request: RequestView<'a>,
@@ -40,14 +40,14 @@ pub(super) struct About<'a> {
     pub(super) body: Option<&'a HeldBody>,
 }
 
-/// What an authorizer gets of a body.
+/// The part of a body that an authorizer gets.
 struct Excerpt<'a> {
     content: &'a [u8],
     is_whole: bool,
     as_bytes: bool,
 }
 
-/// What an authorizer decides.
+/// The decision of an authorizer.
 pub(super) enum Decided {
     Permitted { set: Vec<HeaderLine>, on_response: Vec<HeaderLine> },
     Denied(Denied),
@@ -59,7 +59,7 @@ pub(crate) enum AskError {
     /// There was no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// The proxy already asks about as many requests as it may.
+    /// The proxy already waits for answers about as many requests as it may.
     #[error("too many requests are asked about")]
     Overloaded,
     /// The mesh could not reach the authorizer, or the authorizer itself failed.
@@ -108,8 +108,8 @@ impl AskError {
         if matches!(self, Self::BodyTooLarge) { 413 } else { 503 }
     }
 
-    /// Whether the request is permitted if a policy permits requests without an answer. This excludes what a client could
-    /// cause on purpose to avoid the question, such as an odd request or too many at once.
+    /// Whether the request is permitted if a policy permits requests without an answer. This excludes what a client
+    /// could cause on purpose to avoid the question, such as an odd request or too many at once.
     pub(super) fn may_be_permitted(&self) -> bool {
         !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge | Self::Overloaded)
     }
@@ -262,7 +262,7 @@ impl Decided {
     }
 }
 
-/// Asks by a call of gRPC.
+/// Asks by a gRPC call.
 pub(super) async fn over_grpc(
     connection: &GrpcConnection,
     service: &dyn MeshPort,
@@ -274,7 +274,7 @@ pub(super) async fn over_grpc(
     CheckAnswer::decode(connection.call(service, call).await?).map_err(|_| AskError::Answer)
 }
 
-/// Asks by a request of HTTP. 2xx permits it, 5xx is a failure, anything else a denial.
+/// Asks by an HTTP request. A 2xx status permits the request, 5xx is a failure, any other status a denial.
 pub(super) async fn over_http(
     service: &dyn MeshPort,
     request: Request<Full<Bytes>>,
@@ -368,7 +368,8 @@ mod tests {
         assert_eq!(asked.headers().get_all("x-user").iter().count(), 2);
     }
 
-    /// Envoy's question failed if a header was not UTF-8. Then the request passed if the policy permits requests on failure.
+    /// Envoy's question failed if a header was not UTF-8. The request then passed if the policy permits requests on
+    /// failure.
     #[test]
     fn cve_2023_27488_a_header_that_is_no_text_is_asked_about() {
         let request = b"GET / HTTP/1.1\r\nhost: web\r\nx-user: \xff\xfe\r\n\r\n";
@@ -394,8 +395,8 @@ mod tests {
         assert!(!asked.headers().contains_key("x_user"));
     }
 
-    /// Credentials are sent to the authorizer even if its answer replaces them. A header that only claims who the user is, is
-    /// not sent.
+    /// Credentials are sent to the authorizer even if its answer replaces them. A header that only claims who the
+    /// user is is not sent.
     #[test]
     fn an_authorizer_sees_the_credentials_that_its_answer_replaces() {
         let request =

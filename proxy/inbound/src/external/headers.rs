@@ -1,4 +1,4 @@
-//! Which headers go to an authorizer, and which of its answer go on.
+//! Selects the headers that an authorizer receives, and the headers of its answer that are used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use leno_types::authorizer::ExternalAuthorizer;
 
 use super::Grants;
 
-/// Headers that frame a message, belong to one connection, or would have the authorizer answer about a document of its
-/// own.
+/// Headers that frame a message, belong to one connection, or make a request conditional or partial. The authorizer
+/// would apply conditions and ranges to a document of its own.
 const OF_MESSAGES: [&str; 17] = [
     "connection",
     "content-length",
@@ -31,14 +31,14 @@ const OF_MESSAGES: [&str; 17] = [
     "upgrade",
 ];
 
-/// Tells an authorizer whether it got the beginning of a body alone, as Envoy does.
+/// Tells an authorizer whether it received only the beginning of a body. Envoy has the same header.
 pub(super) const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Headers by which a client shows who its user is. An authorizer verifies them, so that there is nothing in them to believe
-/// by their name alone.
+/// Headers by which a client proves who its user is. An authorizer verifies them, so it does not trust them for their
+/// name alone.
 const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// Whether a header is the mesh's own, or says who the client is, or is what the mesh says about the body.
+/// Whether a header belongs to the mesh, names the client, or describes the body to an authorizer.
 fn is_reserved(name: &str) -> bool {
     let starts =
         |start: &str| name.get(..start.len()).is_some_and(|given| is_spelling(given, start));
@@ -48,8 +48,8 @@ fn is_reserved(name: &str) -> bool {
         || is_spelling(name, IS_PARTIAL)
 }
 
-/// The headers of a request that an authorizer gets to see: those that the application gets, and the credentials of the
-/// client that its answer replaces.
+/// The headers of a request that an authorizer receives: those that the application gets, and the client's
+/// credentials that the authorizer's answer replaces.
 pub(super) fn sent<'a>(
     of: &'a ExternalAuthorizer,
     request: RequestView<'a>,
@@ -71,12 +71,13 @@ pub(super) fn sent<'a>(
     of_client.chain(grants.lines().filter(|(name, _)| is_sent(name))).collect()
 }
 
-/// Whether a header of a request may be one of another request, to the authorizer.
+/// Whether a header may be copied to another message, to or from an authorizer.
 pub(super) fn is_of_request(name: &str) -> bool {
     !OF_MESSAGES.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// The headers by name, in lower case. Values of several lines are joined as RFC 9110 section 5.3 has it.
+/// The headers by name, in lower case. Several lines of a header are joined (RFC 9110 section 5.3), those of `cookie`
+/// by semicolons (RFC 9113 section 8.2.3).
 pub(super) fn joined<'a>(
     lines: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> HashMap<String, String> {
@@ -94,13 +95,13 @@ pub(super) fn joined<'a>(
     all
 }
 
-/// A header of an answer that is allowed by its name.
+/// The headers of an answer whose names are allowed.
 pub(super) fn allowed(headers: &[(String, bytes::Bytes)], names: &[Arc<str>]) -> Vec<HeaderLine> {
     let is_allowed = |name: &str| names.iter().any(|one| name.eq_ignore_ascii_case(one));
     lines(headers.iter().filter(|(name, _)| is_allowed(name) && is_of_request(name)))
 }
 
-/// The headers of a denial that the client gets. The proxy frames the answer itself, and has its own status of gRPC.
+/// The headers of a denial that the client gets. The proxy frames the answer and sets the gRPC status itself.
 pub(super) fn of_denial(headers: &[(String, bytes::Bytes)]) -> Vec<HeaderLine> {
     let is_passed = |name: &str| {
         is_of_request(name)
@@ -111,7 +112,7 @@ pub(super) fn of_denial(headers: &[(String, bytes::Bytes)]) -> Vec<HeaderLine> {
     lines(headers.iter().filter(|(name, _)| is_passed(name)))
 }
 
-/// Those that a header line can hold.
+/// The headers that are valid as header lines.
 fn lines<'a>(headers: impl Iterator<Item = &'a (String, bytes::Bytes)>) -> Vec<HeaderLine> {
     headers.filter_map(|(name, value)| HeaderLine::new(name, value).ok()).collect()
 }

@@ -1,15 +1,15 @@
-//! The limits that the workers of a proxy count against together.
+//! Rate limits whose counts the workers of a proxy share.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use leno_resilience::{MAX_KEYS, Rate, WorkloadLimit};
 use leno_types::traffic::{LimitKey, RateLimit};
 
-/// What the workers of a proxy share of its limits. Locked when the policy changes, not for requests.
+/// The limits that the workers of a proxy share. Locked when the policy changes, not for each request.
 #[derive(Clone, Debug, Default)]
 pub struct LimitTable(Arc<Mutex<Vec<Entry>>>);
 
-/// A limit and its counts, as long as a worker has them.
+/// A limit and its counts, which live as long as a worker holds them.
 #[derive(Debug)]
 struct Entry {
     limit: RateLimit,
@@ -17,9 +17,9 @@ struct Entry {
 }
 
 impl LimitTable {
-    /// The counts of a limit: those that another worker has of it, or new ones.
+    /// The counts of a limit: those that another worker already holds, or new ones.
     pub(super) fn get(&self, limit: &RateLimit) -> Arc<WorkloadLimit> {
-        // A holder that panicked has left a list that is whole.
+        // The list is consistent even if a thread panicked while it held the lock.
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         limits.retain(|entry| entry.counts.strong_count() > 0);
         let known = limits.iter().find(|entry| entry.limit == *limit);
