@@ -1,4 +1,4 @@
-//! The endpoints behind one destination: balanced, with their pools and counts.
+//! The endpoints of one destination, with their balancer, pools and counters.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -23,43 +23,44 @@ use crate::routes::Routes;
 use crate::server::Pool;
 use crate::streams::Streams;
 
-/// What the endpoints of a destination have in common.
+/// What the endpoints of a destination share.
 #[derive(Debug)]
 pub(crate) struct Backends {
     shared: Rc<Worker>,
     labels: ServiceLabels,
-    /// The family of the address dialled, preferred for endpoints.
+    /// The dialled address. Addresses of its family are preferred for endpoints.
     like: IpAddr,
     declared: Cell<Protocol>,
     distribution: Cell<Distribution>,
     server_first: Cell<bool>,
     balancer: RefCell<Balancer<Remote>>,
-    /// Connections to all endpoints, those that have gone from the set as well.
+    /// The connections to all endpoints, including endpoints that were removed.
     connections: Rc<Gate>,
-    /// Where requests go instead of to these endpoints, where somebody has said so.
+    /// Where requests go instead of to these endpoints, if a route attaches.
     routes: RefCell<Option<Rc<Routes>>>,
-    /// What `requests` and `endpoints` were made of.
+    /// The policies from which `requests` and `endpoints` were made.
     traffic: RefCell<Arc<[Arc<Traffic>]>>,
-    /// Of requests that were sent here by the application.
+    /// The policy of requests that the application sends here.
     requests: RefCell<Rc<RequestPolicy>>,
     endpoints: RefCell<Rc<EndpointPolicy>>,
-    /// Ejections that were counted.
+    /// The number of ejections that were counted.
     ejections: Cell<u64>,
-    /// Where connections go that are relayed as bytes, where somebody has said so.
+    /// Where opaque connections go, if a route attaches.
     streams: RefCell<Option<Rc<Streams>>>,
-    /// What both were made of.
+    /// The routes from which `routes` and `streams` were made.
     routed: RefCell<Option<Arc<[Arc<leno_types::routes::Route>]>>>,
-    /// How TLS is begun with endpoints outside of the mesh.
+    /// How TLS is originated with endpoints outside of the mesh.
     outside: RefCell<Option<Rc<Outside>>>,
     /// Why endpoints that have names have no addresses.
     unresolved: Cell<Option<&'static str>>,
-    /// Why TLS with an endpoint outside of the mesh failed lately; none since it was begun with one.
+    /// Why the last connection to an endpoint failed, if the cause is `connect-unreachable` or concerns an endpoint
+    /// outside of the mesh.
     failure: Cell<Option<&'static str>>,
-    /// The address of the service itself, for its waypoints.
+    /// The address of the service itself, which is requested from its waypoints.
     own: Cell<Option<SocketAddr>>,
     /// The last endpoint whose application was not reached.
     unreached: RefCell<Option<UnreachedEndpoint>>,
-    /// Counts what failed before an endpoint was chosen.
+    /// Counts failures before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct UnreachedEndpoint {
 }
 
 impl fmt::Display for UnreachedEndpoint {
-    /// As parameters of a header: `last="connect-refused"; endpoint="shop/web-0"`.
+    /// Formats it as parameters of a header: `last="connect-refused"; endpoint="shop/web-0"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cause, workload, address } = self;
         match workload {
@@ -82,7 +83,7 @@ impl fmt::Display for UnreachedEndpoint {
     }
 }
 
-/// The service's part of an edge's labels.
+/// The labels of an edge that name the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceLabels {
     service: Arc<str>,
@@ -94,11 +95,11 @@ pub(crate) struct ServiceLabels {
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    /// The connections to it.
+    /// The pool of connections to it.
     pub(crate) pool: Pool,
-    /// Those to all endpoints of the service.
+    /// Counts the connections to all endpoints of the service.
     pub(crate) connections: Rc<Gate>,
-    /// How TLS is begun with it, where it is outside of the mesh.
+    /// How TLS is originated with it, if it is outside of the mesh.
     pub(crate) outside: Option<Rc<Outside>>,
     /// The address of the service, if the endpoint is a waypoint of it.
     pub(crate) behind: Option<SocketAddr>,
@@ -106,7 +107,7 @@ pub(crate) struct Remote {
     labels: EdgeLabels,
 }
 
-/// An endpoint stays the same one, with its pool and its history, while these stay.
+/// An endpoint keeps its pool and its history while these fields stay the same.
 impl PartialEq for Remote {
     fn eq(&self, other: &Self) -> bool {
         let same_tls = match (&self.outside, &other.outside) {
@@ -139,7 +140,7 @@ impl ServiceLabels {
 }
 
 impl Backends {
-    /// For `dialled`, or an address like it where everything goes to one service.
+    /// `dialled`: the dialled address, or a stand-in if all requests go to one service.
     pub(crate) fn new(shared: Rc<Worker>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
         let none = Traffic::default();
         let requests = RequestPolicy::new(&none, None, &shared.limits);
@@ -171,7 +172,7 @@ impl Backends {
         }
     }
 
-    /// Takes what is known of endpoints outside of the mesh, before they themselves are updated.
+    /// Takes the state of endpoints outside of the mesh. To be called before the endpoints are updated.
     pub(crate) fn update_external(
         &self,
         external: Option<&ExternalEndpoints>,
@@ -185,19 +186,19 @@ impl Backends {
         }
     }
 
-    /// Takes the address of the service, before the endpoints are updated.
+    /// Takes the address of the service. To be called before the endpoints are updated.
     pub(crate) fn update_own(&self, own: Option<SocketAddr>) {
         self.own.set(own);
     }
 
-    /// Whether TLS is begun with endpoints that have no identity.
+    /// Whether TLS is originated with endpoints that have no identity.
     pub(crate) fn originates_tls(&self) -> bool {
         self.outside.borrow().is_some()
     }
 
     /// Why no endpoint could be picked, for `leno-error` and metrics.
     pub(crate) fn cause(&self, reason: NoPick) -> &'static str {
-        // That all were tried, or failed just now, says less than why.
+        // The cause of a failure explains more than that all endpoints were tried or failed just now.
         let outside = match reason {
             NoPick::Empty => self.unresolved.get(),
             NoPick::Excluded | NoPick::Failfast => self.failure.get(),
@@ -206,27 +207,27 @@ impl Backends {
         outside.unwrap_or_else(|| cause(reason))
     }
 
-    /// Keeps which endpoint's application was not reached, for what [`cause`](Self::cause) does not say.
+    /// Records the last endpoint whose application was not reached, which [`cause`](Self::cause) does not name.
     pub(crate) fn note_unreached(&self, remote: &Remote, cause: &'static str) {
         let workload = remote.endpoint.workload.clone();
         let unreached = UnreachedEndpoint { cause, workload, address: remote.address };
         self.unreached.replace(Some(unreached));
     }
 
-    /// The endpoint that was not reached last, where that is why none could be picked.
+    /// The last endpoint that was not reached, if that is why none could be picked.
     pub(crate) fn unreached(&self, reason: NoPick) -> Option<UnreachedEndpoint> {
         let tells = matches!(reason, NoPick::Excluded | NoPick::Failfast);
         let plain = self.cause(reason) == cause(reason);
         self.unreached.borrow().clone().filter(|_| tells && plain)
     }
 
-    /// A connection to an endpoint was made, or was not for this cause.
+    /// Records that a connection to an endpoint was opened, or failed for this cause.
     pub(crate) fn opened(&self, failure: Option<&'static str>) {
         let tells = |cause: &&str| cause.starts_with("external-") || *cause == UNREACHABLE;
         self.failure.set(failure.filter(tells));
     }
 
-    /// Takes what discovery says now; endpoints that stay keep their pools and estimates.
+    /// Takes the current endpoints from discovery. Endpoints that stay keep their pools and estimates.
     pub(crate) fn update(
         &self,
         protocol: Protocol,
@@ -255,15 +256,15 @@ impl Backends {
         self.balancer.borrow_mut().update_with(leno_transport::now(), remotes);
     }
 
-    /// Takes the routes that discovery has for a port now. What they were stays with requests that
-    /// are under way. `is_stale`: the policies of routes have changed.
+    /// Takes the current routes of a port from discovery. Requests under way keep the routes with which they began.
+    /// `is_stale`: the policies of routes have changed.
     pub(crate) fn update_routes(&self, service: &Service, port: u16, is_stale: bool) {
         let same = match &*self.routed.borrow() {
             Some(routed) => Arc::ptr_eq(routed, &service.routes) || *routed == service.routes,
             None => service.routes.is_empty(),
         };
         if !same || is_stale && !service.routes.is_empty() {
-            // The new ones first: targets that stay keep their pools.
+            // The new ones are made first, so that targets that stay keep their pools.
             let streams = Streams::new(&self.shared, service, port);
             let before = self.routes();
             let routes = Routes::new(&self.shared, (service, port), before.as_deref());
@@ -273,8 +274,8 @@ impl Backends {
         }
     }
 
-    /// Takes the policies that discovery has for a port now. Requests that are under way keep those that
-    /// they began with. Whether there were others before.
+    /// Takes the current policies of a port from discovery. Requests under way keep the policies with which they
+    /// began. Returns whether the policies changed.
     pub(crate) fn update_traffic(&self, traffic: &Arc<[Arc<Traffic>]>, port: u16) -> bool {
         let same = |known: &Arc<[Arc<Traffic>]>| Arc::ptr_eq(known, traffic) || known == traffic;
         if same(&self.traffic.borrow()) {
@@ -298,12 +299,12 @@ impl Backends {
         true
     }
 
-    /// The routes that requests follow. None costs nothing more.
+    /// The routes that requests follow; `None` if no route attaches.
     pub(crate) fn routes(&self) -> Option<Rc<Routes>> {
         self.routes.borrow().clone()
     }
 
-    /// The routes that connections follow whose requests nobody sees.
+    /// The routes that opaque connections follow.
     pub(crate) fn streams(&self) -> Option<Rc<Streams>> {
         self.streams.borrow().clone()
     }
@@ -316,22 +317,22 @@ impl Backends {
         self.declared.get()
     }
 
-    /// Whether a server here was seen to speak before its client.
+    /// Whether a server here was seen to send before its client.
     pub(crate) fn server_speaks_first(&self) -> bool {
         self.server_first.get()
     }
 
-    /// Remembers who spoke first, so that the next connection does not wait for the client.
+    /// Records which side sent first, so that the next connection does not wait for the client.
     pub(crate) fn learn(&self, server_first: bool) {
         self.server_first.set(server_first);
     }
 
-    /// An endpoint that is none of `tried`; at once, or why there is none (failfast).
+    /// Picks an endpoint that is not in `tried`. Does not wait: the error says why there is none.
     pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Result<Pick<Remote>, NoPick> {
         self.pick_for(self.endpoints.borrow().wanted_of_stream(), tried)
     }
 
-    /// The same for a request that is to stay with others.
+    /// Picks an endpoint for a request with an affinity.
     pub(crate) fn pick_for(
         &self,
         wanted: Affinity,
@@ -343,32 +344,32 @@ impl Backends {
         picked
     }
 
-    /// Closes a connection that no request uses, for the sake of another endpoint's; whether there was
+    /// Closes a connection that no request uses, to make room for one to another endpoint. Returns whether there was
     /// one.
     pub(crate) fn close_idle(&self) -> bool {
         let balancer = self.balancer.borrow();
         balancer.endpoints().any(|(remote, _)| remote.pool.take().is_some())
     }
 
-    /// Whether there are endpoints that are none of `tried`.
+    /// Whether there are endpoints that are not in `tried`.
     pub(crate) fn has_others(&self, tried: &[SocketAddr]) -> bool {
         let balancer = self.balancer.borrow();
         balancer.endpoints().any(|(remote, _)| !tried.contains(&remote.address))
     }
 
-    /// Endpoints that no shared connection is open to, or on its way.
+    /// Endpoints to which no shared connection is open or being opened.
     pub(crate) fn unconnected(&self) -> Vec<SocketAddr> {
         let balancer = self.balancer.borrow();
         let without = balancer.endpoints().filter(|(remote, _)| !remote.pool.is_shared());
         without.map(|(remote, _)| remote.address).collect()
     }
 
-    /// What policy says about requests that the application sends here.
+    /// The policy of requests that the application sends here.
     pub(crate) fn requests(&self) -> Rc<RequestPolicy> {
         Rc::clone(&self.requests.borrow())
     }
 
-    /// What policy says about the endpoints.
+    /// The policy of the endpoints.
     pub(crate) fn endpoints(&self) -> Rc<EndpointPolicy> {
         Rc::clone(&self.endpoints.borrow())
     }
@@ -380,13 +381,13 @@ impl Backends {
         }
     }
 
-    /// Whether there is nowhere to send anything to.
+    /// Whether there is neither an endpoint nor a route.
     pub(crate) fn is_empty(&self) -> bool {
         let routed = self.routes.borrow().is_some() || self.streams.borrow().is_some();
         !routed && self.balancer.borrow().is_empty()
     }
 
-    /// Counts what belongs to no endpoint.
+    /// Counts failures before an endpoint was chosen.
     pub(crate) fn nobody(&self) -> &Edge {
         self.nobody.get_or_init(|| self.shared.registry.edge(&self.edge_labels(None)))
     }
@@ -409,7 +410,7 @@ impl Backends {
     }
 
     fn remote(&self, endpoint: &Endpoint, address: SocketAddr) -> Remote {
-        // What a workload asks of itself goes to its application without a proxy in between.
+        // Requests of a workload to itself go to its application without a proxy in between.
         let own = self.shared.local.is_local(address.ip());
         let mut endpoint = endpoint.clone();
         if self.shared.is_leaving.get() {
@@ -451,18 +452,18 @@ impl Backends {
 }
 
 impl Remote {
-    /// The edge to this endpoint, made on first use so that one never called has no series.
-    /// What its edge is named.
+    /// The labels of its edge.
     pub(crate) fn labels(&self) -> &EdgeLabels {
         &self.labels
     }
 
+    /// The edge to this endpoint. Created on first use, so that an endpoint that is never called has no series.
     pub(crate) fn edge(&self, shared: &Worker) -> &Rc<Edge> {
         self.edge.get_or_init(|| shared.registry.edge(&self.labels))
     }
 }
 
-/// The same where every endpoint has an address.
+/// Why no endpoint could be picked, if every endpoint has an address.
 pub(crate) const fn cause(reason: NoPick) -> &'static str {
     match reason {
         NoPick::Empty => "no-endpoints",

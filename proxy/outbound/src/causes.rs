@@ -1,10 +1,10 @@
-//! Every cause that this crate names itself is on the page that explains them.
+//! Tests that the guide explains every cause that this crate defines.
 
 use leno_balance::NoPick;
 
 use crate::{backends, connect, egress, external, forward, opaque, server, streams};
 
-/// The page.
+/// The page that explains the causes.
 const PAGE: &str = include_str!("../../../docs/guide/metrics.md");
 
 #[test]

@@ -1,4 +1,4 @@
-//! Connections to endpoints, other proxies' and plain ones.
+//! Opens connections to endpoints, with or without a proxy in front of them.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use crate::backends::Remote;
 use crate::external::{Outside, UNREACHABLE, with_remedy};
 use crate::hbone::TunnelError;
 
-/// For `leno-error` and metrics: the server's proxy has refused this one's certificate. The client's
-/// side of a handshake is over before the server has seen it, so the refusal comes with the first read.
+/// Cause in `leno-error` and metrics: the server's proxy refused this proxy's certificate. The client's side of a
+/// handshake ends before the server has checked the certificate, so the refusal arrives with the first read.
 pub(crate) const REFUSED_BY_SERVER: &str = "refused-by-server";
 
-/// The same: no connection to the endpoint, for a reason that has no name of its own.
+/// Cause: no connection to the endpoint, for a reason without a cause of its own.
 pub(crate) const CONNECT_FAILED: &str = "connect-failed";
 
-/// The same: there was no connection in time.
+/// Cause: no connection in time.
 pub(crate) const CONNECT_TIMEOUT_CAUSE: &str = "connect-timeout";
 
-/// The same: the endpoint is the proxy's own listener; [`leno_http`] has it for requests that come back.
+/// Cause: the endpoint is a listener of this proxy. [`leno_http`] has the same cause for requests that come back.
 pub(crate) const LOOP: &str = "loop";
 
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
@@ -71,29 +71,29 @@ impl OpenError {
 }
 
 impl OpenError {
-    /// Whether policies of the server deny the connection, which says nothing against the endpoint.
+    /// Whether policies of the server deny the connection, which is not a fault of the endpoint.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self, Self::Tunnel(_, error) if error.is_denied())
     }
 }
 
-/// Whether another proxy of this mesh stands before an endpoint, on the way from here. One that takes HBONE relays bytes:
-/// the server is spoken to as if there were none.
+/// Whether another proxy of this mesh is in front of an endpoint. A proxy that accepts HBONE does not count: it
+/// relays bytes, and the server behind it is treated as an unmeshed one.
 pub(crate) fn is_mesh(shared: &Worker, remote: &Remote) -> bool {
     let Endpoint { identity, wire, .. } = &remote.endpoint;
     identity.is_some() && *wire == WireForm::Leno && !shared.local.is_local(remote.address.ip())
 }
 
-/// Whether an endpoint is this workload itself. One outside of the mesh proves who it is wherever its name
-/// leads: DNS is not to be believed.
+/// Whether an endpoint is this workload itself. An endpoint outside of the mesh is not, even if its name resolves to
+/// a local address: DNS is not trusted, and the endpoint has to prove its name.
 pub(crate) fn is_own(shared: &Worker, remote: &Remote) -> bool {
     remote.outside.is_none() && shared.local.is_local(remote.address.ip())
 }
 
-/// Opens a connection to an endpoint: mTLS where it has an identity, plain where it has none or
-/// is this workload itself (whose inbound side a connection from here would not pass).
+/// Opens a connection to an endpoint: mTLS if it has an identity, plaintext if it has none or is this workload
+/// itself. Connections from the proxy to its own workload would not pass the inbound side.
 ///
-/// `own_tls`: the client has begun TLS itself, with whoever is at the other end.
+/// `own_tls`: the client has begun TLS itself, with the server.
 pub(crate) async fn open(
     shared: &Worker,
     remote: &Remote,
@@ -139,13 +139,13 @@ pub(crate) async fn open(
     }
 }
 
-/// Where a tunnel to an endpoint leads, and who its proxy is; `None` if none is needed. The error is the address of a
-/// waypoint that cannot be asked for the service.
+/// The target of a tunnel to an endpoint, and the identity of its proxy; `None` if no tunnel is needed. The error is
+/// the address of a waypoint if the service has no address that could be requested from it.
 fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr> {
     let address = remote.address;
     match &remote.endpoint {
         Endpoint { wire: WireForm::Leno, .. } => Ok(None),
-        // A waypoint without an identity, as while the mesh is being removed, is no endpoint.
+        // A waypoint without an identity, as while the mesh is being removed, cannot be used.
         Endpoint { identity: None, wire: WireForm::Waypoint, .. } => Err(address),
         Endpoint { identity: None, .. } => Ok(None),
         Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } => {
@@ -158,7 +158,7 @@ fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr
     }
 }
 
-/// Begins TLS with a server outside of the mesh.
+/// Originates TLS with a server outside of the mesh.
 async fn originate(
     shared: &Worker,
     address: SocketAddr,
@@ -183,8 +183,7 @@ async fn originate(
     }
 }
 
-/// Opens a connection to the application of this workload, on the address it was called by or,
-/// where it listens on loopback only, there.
+/// Connects to the application of this workload, at the dialled address or, if it listens only on loopback, there.
 pub(crate) async fn to_own_application(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     let mut refused = None;
     for candidate in own_addresses(address) {

@@ -1,7 +1,7 @@
-//! Where the datagrams of a flow go that the workload begins.
+//! Where flows of datagrams go that the workload begins.
 //!
-//! Each flow asks once. To a workload that has a proxy datagrams go by the mesh or not at all; what the mesh does not know, or
-//! knows to have no proxy, gets them in plaintext, as connections.
+//! Each flow is routed once. Datagrams to a workload that has a proxy go through the mesh or not at all. Addresses
+//! outside of the mesh, and workloads without a proxy, get them in plaintext, as they get connections.
 
 use std::net::SocketAddr;
 
@@ -24,13 +24,13 @@ pub enum DatagramRoute {
     },
     /// To an address without a proxy, in plaintext.
     Outside(SocketAddr),
-    /// Nowhere, for this reason.
+    /// Nowhere, for this cause.
     Refused(&'static str),
 }
 
-/// Discovery has not said what is there, and it may be in the mesh.
+/// Discovery has not answered, and the address may be in the mesh.
 const NOT_RESOLVED: &str = "not-resolved";
-/// No document declares the port to carry datagrams.
+/// The port is not declared to carry datagrams.
 const NOT_DECLARED: &str = "port-not-declared";
 /// The service has no endpoint now.
 const NO_ENDPOINTS: &str = "no-endpoints";
@@ -38,7 +38,7 @@ const NO_ENDPOINTS: &str = "no-endpoints";
 const WIRE_FORM: &str = "wire-form";
 
 impl Outbound {
-    /// Where datagrams that the workload sends to this address go. Waits, within a bound, until discovery has answered.
+    /// Where datagrams to this address go. Waits, within a bound, for the answer of discovery.
     pub async fn route_datagrams(&self, to: SocketAddr) -> DatagramRoute {
         let to = canonical(to);
         self.shared.local.refresh();
@@ -65,7 +65,7 @@ impl Outbound {
         }
     }
 
-    /// Whether datagrams for `to` may still go by this route: egress, endpoints and who has a proxy change.
+    /// Whether datagrams to `to` may still take this route. Egress policy, endpoints and their proxies change.
     #[must_use]
     pub fn still_routes_datagrams(&self, to: SocketAddr, route: &DatagramRoute) -> bool {
         let to = canonical(to);
@@ -74,7 +74,7 @@ impl Outbound {
         }
         let now = self.destinations.directory().watch(to.ip()).borrow().clone();
         match now {
-            // What was said before holds until something else is.
+            // The previous route holds until there is an answer.
             Resolution::Pending => true,
             Resolution::Unknown => self.to_unknown(to) == *route,
             Resolution::Workload(workload) => self.to_workload(&workload, to) == *route,
@@ -122,7 +122,7 @@ impl Outbound {
         }
     }
 
-    /// One of the endpoints, each as likely as the others: what a flow costs its server is not known.
+    /// Picks a random endpoint, because the load of a flow on its server is not known.
     fn any<'e>(&self, endpoints: &'e [Endpoint]) -> Option<&'e Endpoint> {
         let random = usize::try_from(self.shared.random()).unwrap_or_default();
         endpoints.get(random.checked_rem(endpoints.len())?)

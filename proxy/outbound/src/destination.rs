@@ -1,4 +1,4 @@
-//! What an address that the application dialled means.
+//! Resolves an address that the application dialled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,19 +16,18 @@ use crate::Worker;
 use crate::backends::{Backends, ServiceLabels};
 use crate::external::Resolved;
 
-/// Longest wait for discovery's first answer about an address; after it the address is refused
-/// where it may be one of the mesh, and dialled as it is where it cannot be. A control plane answers
-/// within milliseconds.
+/// Longest wait for discovery's first answer about an address. After it, an address that may be in the mesh is
+/// refused, and any other is dialled directly. A control plane answers within milliseconds.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for the first endpoint of a service that has none: one that has just become ready is
-/// known within this time, and a restart of the only instance is bridged.
+/// Longest wait for the first endpoint of a service that has none. Discovery reports an endpoint that has just become
+/// ready within this time, and it bridges a restart of the only instance.
 const EMPTY_WAIT: Duration = Duration::from_secs(1);
-/// Longest wait for the first addresses of a name: a resolver that is near answers at once, and one
-/// that is silent is given up after two seconds for the next one.
+/// Longest wait for the first addresses of a name. A near resolver answers at once; a silent one is replaced by the
+/// next one after two seconds.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
-/// Most destinations remembered by one worker; past it, those idle longest are forgotten.
+/// Most destinations that one worker keeps. Above it, the ones that have been idle longest are dropped.
 const MAX_DESTINATIONS: usize = 4096;
-/// How long a destination is remembered that nobody uses.
+/// How long an unused destination is kept.
 const DESTINATION_IDLE: Duration = Duration::from_secs(300);
 
 /// The destinations of one worker, by the address dialled.
@@ -47,32 +46,32 @@ pub(crate) struct Destination {
     resolution: RefCell<watch::Receiver<Resolution>>,
     route: RefCell<Option<Route>>,
     used_at: Cell<Instant>,
-    /// The names among its endpoints.
+    /// The DNS names among its endpoints.
     resolved: RefCell<Resolved>,
-    /// Requests here have followed routes already: those of a service lead to its endpoints, never to
-    /// other routes (GEP-1294, "Multiple routes for a Service").
+    /// Requests here have already followed routes. The backends of a route are endpoints of their services; the
+    /// routes of those services do not apply (GEP-1294, "Multiple routes for a Service").
     routed: bool,
-    /// [`Worker::moved`] when the route was made.
+    /// The value of [`Worker::moved`] when the route was made.
     moved: Cell<u64>,
 }
 
-/// Where its connections go.
+/// Where connections to a destination go.
 #[derive(Clone, Debug)]
 pub(crate) enum Route {
-    /// Nowhere in the mesh: as it is.
+    /// Directly to the address, which is not in the mesh.
     Direct,
-    /// To this very workload.
+    /// To this workload itself.
     Own,
     /// To the endpoints of a service, or to one workload.
     Backends(Rc<Backends>),
     /// A service that has no such port.
     NoSuchPort,
-    /// Nobody has said yet whose it is, and it may be the mesh's: in plaintext it is not dialled.
+    /// Discovery has not answered yet, and the address may be in the mesh, so it is not dialled in plaintext.
     Unresolved,
 }
 
 impl Route {
-    /// A service without any endpoint.
+    /// Whether it is a service without any endpoint.
     fn is_empty(&self) -> bool {
         matches!(self, Self::Backends(backends) if backends.is_empty())
     }
@@ -87,7 +86,7 @@ impl Destinations {
         &self.directory
     }
 
-    /// The destination for an address; asks discovery on first use.
+    /// The destination of an address. The first use starts a watch in discovery.
     pub(crate) fn get(&self, original: SocketAddr) -> Rc<Destination> {
         self.shared.local.refresh();
         let mut known = self.known.borrow_mut();
@@ -114,9 +113,9 @@ impl Destinations {
     }
 }
 
-/// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598,
-/// RFC 4193) or link-local. The public ones of others are dialled as they are while the control plane
-/// is away, since nothing of the mesh is there to be passed by.
+/// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598, RFC 4193) or
+/// link-local. Other addresses are dialled directly while the control plane is away, since no mesh service is there
+/// that this would bypass.
 pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -127,9 +126,8 @@ pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     }
 }
 
-/// Drops a quarter of those that no connection uses, so that the search for the oldest is paid once
-/// for many insertions. Those in use keep their pools and estimates; the bound on connections is
-/// theirs as well.
+/// Drops a quarter of the destinations that no connection uses, so that one search for the oldest serves many
+/// insertions. Destinations in use keep their pools and estimates; the bound on connections also limits their number.
 fn forget_longest_idle(known: &mut HashMap<SocketAddr, Rc<Destination>>) {
     let is_idle = |one: &Rc<Destination>| Rc::strong_count(one) == 1;
     let idle = known.values().filter(|one| is_idle(one));
@@ -161,7 +159,7 @@ impl Destination {
         }
     }
 
-    /// What a route sends requests to: a port of a service, which stands for no address.
+    /// The destination of a route's backend: a port of a service, which does not stand for an address.
     pub(crate) fn of_route(
         port: u16,
         resolution: watch::Receiver<Resolution>,
@@ -171,13 +169,13 @@ impl Destination {
         Self { routed: true, ..Self::new(original, resolution, shared) }
     }
 
-    /// The address dialled.
+    /// The dialled address.
     pub(crate) fn original(&self) -> SocketAddr {
         self.original
     }
 
-    /// Where its connections go now. Waits, within a bound, only until discovery has answered for
-    /// the first time.
+    /// Where connections go now. Waits, within bounds, for the first answer of discovery and for a service to have an
+    /// endpoint.
     pub(crate) async fn route(&self) -> Route {
         let pending = matches!(*self.resolution.borrow().borrow(), Resolution::Pending);
         if pending && (self.is_fixed() || !self.shared.local.is_local(self.original.ip())) {
@@ -190,7 +188,7 @@ impl Destination {
         self.route_with_endpoints().await
     }
 
-    /// Where its connections go now; waits, within a bound, for a service to have an endpoint.
+    /// Where connections go now. Waits, within a bound, for a service to have an endpoint.
     pub(crate) async fn route_with_endpoints(&self) -> Route {
         let route = self.route_now();
         if !route.is_empty() {
@@ -200,7 +198,7 @@ impl Destination {
         let mut names = self.shared.names.changes();
         let filled = async {
             while self.route_now().is_empty() {
-                // The senders live as long as the directory and the names do.
+                // The senders live as long as the directory and the resolver of names.
                 let ended = tokio::select! {
                     changed = resolution.changed() => changed.is_err(),
                     changed = names.changed() => changed.is_err(),
@@ -214,12 +212,12 @@ impl Destination {
             true => NAMES_WAIT,
             false => EMPTY_WAIT,
         };
-        // Whoever asked finds none, and says so.
+        // Without an endpoint, the caller reports that there is none.
         let _still_empty = tokio::time::timeout(wait, filled).await;
         self.route_now()
     }
 
-    /// Waits until what was a service or a workload of the mesh is one no more.
+    /// Waits until a destination that was a service or workload of the mesh no longer is one.
     pub(crate) async fn gone(&self) {
         let mut resolution = self.resolution.borrow().clone();
         let mut was_there = false;
@@ -236,8 +234,7 @@ impl Destination {
         }
     }
 
-    /// Where its connections go now, by what discovery has said last. Costs one comparison while
-    /// nothing changes.
+    /// Where connections go now, by the last answer of discovery. Only compares versions while nothing changes.
     pub(crate) fn route_now(&self) -> Route {
         let mut resolution = self.resolution.borrow_mut();
         let mut route = self.route.borrow_mut();
@@ -254,7 +251,7 @@ impl Destination {
         self.moved.set(self.shared.moved.get());
         let now = resolution.borrow_and_update().clone();
         let new = self.make_route(route.take(), &now);
-        // An answer that is still to come must not be remembered as the answer.
+        // A route for a pending answer must not be cached as the answer.
         if !matches!(now, Resolution::Pending) {
             *route = Some(new.clone());
         }
@@ -267,7 +264,7 @@ impl Destination {
         }
     }
 
-    /// Keeps the backends of the route before, so that pools and estimates outlive an update.
+    /// Keeps the backends of the previous route, so that pools and estimates outlive an update.
     fn make_route(&self, before: Option<Route>, now: &Resolution) -> Route {
         let labels;
         let protocol;
@@ -318,8 +315,8 @@ impl Destination {
         Route::Backends(backends)
     }
 
-    /// The address of a service, which its waypoint is asked for: the one that was dialled, or one of the service where a
-    /// route or the configuration names it.
+    /// The address of a service, for requests to its waypoint: the dialled address, or one of the service's addresses
+    /// if a route or the configuration names the service.
     fn address_of(&self, now: &Resolution) -> Option<SocketAddr> {
         let Resolution::Service(service) = now else { return None };
         if !self.is_fixed() {
@@ -328,14 +325,14 @@ impl Destination {
         service.vips.first().map(|ip| SocketAddr::new(*ip, self.original.port()))
     }
 
-    /// Whether this proxy is the waypoint of the service here.
+    /// Whether this proxy is the waypoint of the service at this destination.
     pub(crate) fn is_of_waypoint(&self) -> bool {
         let resolution = self.resolution.borrow();
         let now = resolution.borrow();
         matches!(&*now, Resolution::Service(service) if service.waypoint.is_some())
     }
 
-    /// A destination given by configuration stands for no address.
+    /// Whether the destination comes from a route or the configuration, and so stands for no address.
     fn is_fixed(&self) -> bool {
         self.original.ip().is_unspecified()
     }
@@ -429,7 +426,7 @@ mod tests {
         assert!(matches!(route("10.96.0.10:80").await, Route::Unresolved));
         assert!(matches!(route("[fd00::10]:80").await, Route::Unresolved));
         assert!(matches!(route("192.0.2.1:443").await, Route::Direct));
-        // Once it is known to be nobody's it is dialled as it is.
+        // An address that discovery reports as unknown to the mesh is dialled directly.
         let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Unknown));
         let known = outbound.destinations.get("10.96.0.10:80".parse().unwrap()).route().await;
         assert!(matches!(known, Route::Direct));

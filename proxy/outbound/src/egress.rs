@@ -1,10 +1,10 @@
-//! Connections to addresses that the mesh does not know, where policy refuses them.
+//! Refuses connections to addresses outside of the mesh, if policy denies egress.
 //!
 //! ```text
 //! client ─► first bytes ─┬─ HTTP ─► every request is answered 403
 //!                        └─ else, or silent ─► reset
 //! ```
-//! The server is never connected to.
+//! The proxy never connects to the server.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -30,11 +30,11 @@ use crate::routes::MeshAnswer;
 /// For `leno-error`, metrics and the access log.
 pub(crate) const DENIED: &str = "egress-denied";
 
-/// DNS over TCP always passes: a long answer must not break what a short one, over UDP and so unseen,
-/// would not. It is the one destination that every workload needs before it can name another.
+/// DNS over TCP always passes: a long answer must not fail where a short one over UDP succeeds. Every workload needs
+/// DNS before it can name another destination.
 const DNS: u16 = 53;
 
-/// What the control plane says of the workload's egress.
+/// The workload's egress policy from the control plane.
 #[derive(Debug)]
 pub(crate) struct EgressPolicy(watch::Receiver<Option<Arc<ServerPolicy>>>);
 
@@ -43,14 +43,14 @@ impl EgressPolicy {
         Self(policy)
     }
 
-    /// Whether an address that the mesh does not know may be dialled.
+    /// Whether an address outside of the mesh may be dialled.
     pub(crate) fn allows(&self, to: SocketAddr) -> bool {
         let denies = self.0.borrow().as_ref().is_some_and(|policy| policy.egress == Egress::Deny);
         !denies || to.port() == DNS
     }
 }
 
-/// Refuses a connection; requests of HTTP are told why.
+/// Refuses a connection. HTTP requests are answered with the cause.
 pub(crate) async fn refuse(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -72,7 +72,7 @@ pub(crate) async fn refuse(
     client.reset();
 }
 
-/// The answer to a request of a connection that is refused; counts it.
+/// Counts a request on a connection that is refused, and returns its answer.
 pub(crate) fn denied<R: Request>(
     shared: &Worker,
     destination: SocketAddr,
@@ -121,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// What a workload whose egress is denied receives at an address outside of the mesh, and what is
-    /// counted and logged.
+    /// What a workload whose egress is denied receives from an address outside of the mesh, and what is counted and
+    /// logged.
     struct Heard {
         said: std::io::Result<String>,
         metrics: String,
@@ -151,7 +151,7 @@ mod tests {
         };
         let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server.into()));
         let metrics = leno_telemetry::render(&outbound.shared.registry.snapshot(), &[], false);
-        // Then no writer is left.
+        // Drops the last users of the log, so that its thread ends.
         drop((destination, outbound));
         writing.join().unwrap().unwrap();
         let mut log = String::new();
@@ -169,7 +169,7 @@ mod tests {
         assert!(said.contains(cause), "{said}");
         assert!(metrics.contains("cause=\"egress-denied\"} 1"), "{metrics}");
         assert!(metrics.contains("status=\"403\""), "{metrics}");
-        // The path alone would not say whom it wanted.
+        // The path alone would not name the server.
         assert!(log.contains(" target=http://example.com/x "), "{log}");
         assert!(log.contains(" status=403 ") && log.contains(" error=egress-denied"), "{log}");
         let Heard { said, metrics, log } = hears(b"\0\x01opaque").await;
@@ -179,7 +179,7 @@ mod tests {
         assert!(log.contains(" error=egress-denied") && !log.contains("server_name"), "{log}");
     }
 
-    /// TLS of the application's own: the host that it asks for is written down.
+    /// The log names the host from the application's own TLS.
     #[tokio::test]
     async fn connections_of_tls_are_refused_by_name() {
         let name = b"\0\0\0\x0e\0\x0c\0\0\x09db.sample";
@@ -191,7 +191,7 @@ mod tests {
         assert!(log.contains(" protocol=TLS ") && log.contains(" server_name=db.sample "), "{log}");
     }
 
-    /// A client that waits for the server to speak waits a second.
+    /// A client that waits for the server to send first is refused after a second.
     #[tokio::test(start_paused = true)]
     async fn silent_clients_are_refused_soon() {
         let began = tokio::time::Instant::now();

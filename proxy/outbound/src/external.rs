@@ -9,7 +9,7 @@ use leno_tls::{OriginationError, Originator};
 use leno_types::mesh::{Endpoint, NamedEndpoint, Origination, Topology};
 use tokio::sync::watch;
 
-/// The names among the endpoints of a destination, and what is known of each.
+/// The DNS names among the endpoints of a destination, with the state of each.
 #[derive(Debug, Default)]
 pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<NameState>)>);
 
@@ -24,7 +24,7 @@ impl Resolved {
         }
     }
 
-    /// Whether a name has other addresses than it had.
+    /// Whether the addresses of a name have changed.
     pub(crate) fn has_changed(&self) -> bool {
         self.0.iter().any(|(_, found)| found.has_changed().unwrap_or(false))
     }
@@ -42,8 +42,8 @@ impl Resolved {
         })
     }
 
-    /// The endpoints in `known`, and one for each address of each name. Where a name has addresses of the family
-    /// of `like`, its others are left out.
+    /// The endpoints in `known`, and one for each address of each name. If a name has addresses of the family of
+    /// `like`, its other addresses are left out.
     pub(crate) fn endpoints(&mut self, known: &[Endpoint], like: IpAddr) -> Arc<[Endpoint]> {
         let mut all = known.to_vec();
         for (name, found) in &mut self.0 {
@@ -68,14 +68,14 @@ impl Resolved {
 /// For `leno-error` and metrics: none of the names has an address.
 pub(crate) const UNRESOLVED: &str = "external-unresolved";
 
-/// No route leads to the endpoint.
+/// Cause in `leno-error` and metrics: no network route leads to the endpoint.
 pub(crate) const UNREACHABLE: &str = "connect-unreachable";
 
-/// How TLS is begun with endpoints that have no identity.
+/// How TLS is originated with endpoints that have no identity.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) how: Origination,
-    /// Made once, so that sessions are resumed.
+    /// Created once, so that sessions are resumed.
     pub(crate) originator: Result<Originator, OriginationError>,
 }
 
@@ -89,7 +89,7 @@ impl Outside {
     }
 }
 
-/// A cause with its remedy, for the `leno-error` header, whose reader may see nothing else of the mesh.
+/// A cause with its remedy, for the `leno-error` header: its reader may see nothing else of the mesh.
 pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
     match cause.as_bytes() {
         b"external-unresolved" => {

@@ -1,9 +1,9 @@
 //! Connections whose protocol is decided on the first bytes: HTTP/1, HTTP/2, or anything else.
 //!
-//! The client is waited for only for a moment ([`Waits::OUTBOUND`]); then a connection to an endpoint
-//! is opened as well, and the side that speaks first decides. A server that speaks first therefore
-//! waits at most that long, once: the next connections to its service are opened at once. A server of
-//! HTTP/2 that sends its settings at once is no server that speaks first.
+//! The proxy waits only briefly for the client ([`Waits::OUTBOUND`]). Then it opens a connection to an endpoint as
+//! well, and the side that sends first decides. A server that sends first is therefore delayed by that wait at most,
+//! and only once: later connections to its service are opened at once. An HTTP/2 server that sends its settings at
+//! once does not count as a server that sends first.
 
 use std::io;
 use std::rc::Rc;
@@ -54,7 +54,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// A service whose bytes are relayed, and with which TLS is begun unless the client does so itself.
+/// Relays to a service outside of the mesh as opaque bytes. The proxy originates TLS, unless the client begins TLS
+/// itself.
 pub(crate) async fn serve_outside(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -70,8 +71,7 @@ pub(crate) async fn serve_outside(
     }
 }
 
-/// Whether a client begins TLS itself; `None` if it is silent, perhaps because the server speaks first,
-/// inside TLS.
+/// Whether a client begins TLS itself; `None` if it is silent, perhaps because the server sends first, inside TLS.
 pub(crate) async fn own_tls(
     shared: &Worker,
     client: &mut Peeked<TcpStream>,
@@ -84,8 +84,8 @@ pub(crate) async fn own_tls(
     })
 }
 
-/// A service that declares HTTP, whose clients speak first. Either version is served, as servers do
-/// that take both on one port.
+/// Serves a port that declares HTTP, whose clients send first. Both versions are served, because a server may accept
+/// both on one port.
 pub(crate) async fn serve_http(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -97,7 +97,7 @@ pub(crate) async fn serve_http(
         Ok(version @ (Verdict::Http1 | Verdict::Http2)) => {
             serve_version(shared, destination, &version, client).await;
         }
-        // It has left, or was silent.
+        // The client left, or was silent.
         Ok(_) => {}
         Err(error) => broke_off(client, &error),
     }
@@ -111,7 +111,7 @@ async fn serve_version(
     client: Peeked<TcpStream>,
 ) {
     match version {
-        // In a box: idle connections of HTTP/1 hold no room for it.
+        // Boxed, so that idle HTTP/1 connections need no room for it.
         Verdict::Http2 => Box::pin(http::serve_http2(shared, destination, client)).await,
         _ => http::serve_http1(shared, destination, client).await,
     }
@@ -124,8 +124,8 @@ fn count_version(shared: &Worker, version: &Verdict) {
     });
 }
 
-/// The client has sent something, or ended. It is relayed over `opened` where that is there and it
-/// speaks no HTTP.
+/// Serves a client that has sent something, or closed. If it does not use HTTP, it is relayed over `opened`, if there
+/// is such a connection.
 async fn follow(
     shared: &Rc<Worker>,
     (destination, backends): (&Rc<Destination>, &Rc<Backends>),
@@ -139,7 +139,7 @@ async fn follow(
             return serve_version(shared, destination, &version, client).await;
         }
         Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
-        // What is undecided is passed on as bytes: the server's own proxy enforces its policies.
+        // An undecided connection is relayed as bytes: the server's own proxy enforces its policies.
         Ok(_) => {
             shared.registry.count(Counter::OutboundDetectedOpaque);
             OwnTls::default()
@@ -163,13 +163,13 @@ async fn follow(
     attempts.relay(opened, client, tls).await;
 }
 
-/// Resets a client whose connection broke before its protocol was clear.
+/// Resets a client whose connection broke before its protocol was known.
 pub(crate) fn broke_off(client: Peeked<TcpStream>, error: &io::Error) {
     tracing::debug!(%error, "a client's connection broke");
     client.reset();
 }
 
-/// Counts TLS that a client has begun, by the name of its server.
+/// Counts a TLS connection that a client has begun, by server name.
 pub(crate) fn note_tls(shared: &Worker, hello: Option<ClientHello>) -> OwnTls {
     let tls = OwnTls::begun(hello.as_ref());
     shared.registry.count(Counter::OutboundDetectedTls);
@@ -177,7 +177,7 @@ pub(crate) fn note_tls(shared: &Worker, hello: Option<ClientHello>) -> OwnTls {
     tls
 }
 
-/// Both are silent: opens a connection and waits for the side that speaks first.
+/// Opens a connection while the client is silent, and waits for the side that sends first.
 async fn race(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -201,11 +201,11 @@ async fn race(
                 let opening = Opening { speaker, bytes, ended: n == 0, elapsed };
                 if judge(Protocol::Detect, &Waits::OUTBOUND, opening) == Verdict::Http2 {
                     backends.learn(false);
-                    // Its place among the connections of the service is free at once.
+                    // Frees the connection's place among those of the service at once.
                     opened.reset();
                     return serve_http(shared, destination, Protocol::Http2, client).await;
                 }
-                // One that ends before it has sent anything has not shown what it speaks.
+                // A server that closes without sending anything has not shown its protocol.
                 if n > 0 {
                     backends.learn(true);
                 } else {
@@ -214,9 +214,9 @@ async fn race(
                 shared.registry.count(Counter::OutboundDetectedServerFirst);
                 return opened.relay(attempts, client).await;
             }
-            // Nothing was sent to it, so that another endpoint may take its place.
+            // The endpoint has received nothing, so another endpoint may take its place.
             Some((Speaker::Server, Err(error))) => attempts.give_up(&opened, &error),
-            // The client's connection broke, or both are as silent as on an idle relay.
+            // The client's connection broke, or both sides were silent for as long as an idle relay may be.
             Some((Speaker::Client, Err(_))) | None => {
                 opened.reset();
                 return client.reset();

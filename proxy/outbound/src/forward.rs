@@ -1,4 +1,4 @@
-//! One request on its way to an endpoint, and to another one where it never reached an application.
+//! Forwards one request to an endpoint, and to another one if the request never reached an application.
 
 mod race;
 mod sending;
@@ -36,41 +36,41 @@ use crate::streams::BACKEND_GONE;
 use crate::tries::{TRIES, Unreached};
 use sending::{Sending, Told};
 
-/// What the server's proxy says in `leno-error` when the application cannot be connected to: the
-/// request never reached it.
+/// Value of `leno-error` from the server's proxy if the application cannot be connected to: the request never reached
+/// it.
 const UNREACHABLE: &str = "application-unreachable";
 
-/// What it says where a policy denies the request: counted on the client's edge as well, which is the
-/// only one that has the client's workload.
+/// Value of `leno-error` from the server's proxy if a policy denies the request. Also counted on the client's edge,
+/// the only one that has the client's workload.
 const DENIED: &str = "authorization-denied";
 
-/// gRPC's UNAVAILABLE: what such an error is to a gRPC client.
+/// The gRPC status UNAVAILABLE, which a gRPC client gets for such an error.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
 
-/// Said in `leno-error` when what was called does not exist any more.
+/// Value of `leno-error` if the called destination no longer exists.
 pub(crate) const DESTINATION_GONE: &str = "destination-gone";
 
-/// Said when no response began within the time that policy gives; [`leno_http`] names it.
+/// Value of `leno-error` if no response began within the time that policy allows; defined by [`leno_http`].
 pub(crate) const RESPONSE_TIMEOUT: &str = "response-timeout";
 
-/// Said in `leno-error` when policy answers a request itself.
+/// Value of `leno-error` if a fault of policy answers a request.
 pub(crate) const FAULT_ABORT: &str = "fault-abort";
 
-/// Said when as many requests are under way and wait as policy allows.
+/// Value of `leno-error` if as many requests are under way and waiting as policy allows.
 pub(crate) const OVERLOADED: &str = "overloaded";
 
-/// gRPC's DEADLINE_EXCEEDED.
+/// The gRPC status DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
 type Tried = SmallVec<[SocketAddr; TRIES]>;
 
-/// What became of a request. The client is still to be told.
+/// What became of a request. The caller completes the response to the client.
 pub(crate) enum Forwarded {
     /// It was relayed.
     Done(Exchange),
-    /// It was not, or came back unseen: the status and why.
+    /// No application has processed it. The status and cause for the client.
     Failed(u16, &'static str),
-    /// A route has it answered here.
+    /// This proxy answers it, for a route or for egress policy.
     Answered(MeshAnswer),
 }
 
@@ -81,31 +81,31 @@ struct Attempts<'a, R> {
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
     plan: Plan,
-    /// The copies that policy has it sent in.
+    /// The copies in which policy has the request sent.
     hedge: Option<Hedge>,
     wanted: Affinity,
     request: &'a mut R,
     begun: Begun,
-    /// What tells the next hop of the trace that the request takes part in.
+    /// The trace headers for the next hop.
     trace: Told<'a>,
     is_grpc: bool,
     tried: Tried,
-    /// Tries that were not made by policy.
+    /// Attempts since the last retry by policy.
     tries: usize,
     unreached: Unreached,
-    /// What a route changes.
+    /// The changes that the request's route makes.
     applied: Option<&'a Applied>,
 }
 
 /// Why a request got no place among those under way.
 enum NotEntered {
-    /// It is answered with this status and cause.
+    /// The request is answered with this status and cause.
     Refused(u16, &'static str),
-    /// The client has left while it was queued.
+    /// The client left while the request was queued.
     ClientGone(Failure),
 }
 
-/// Whether there is to be another try.
+/// Whether to try again.
 enum Verdict {
     Done,
     /// At once, because the request never reached an application.
@@ -113,19 +113,19 @@ enum Verdict {
         same_endpoint: bool,
         cause: &'static str,
     },
-    /// Because policy says so.
+    /// After this time, because policy retries it.
     Policy(Duration),
 }
 
-/// What follows a try.
+/// What follows an attempt.
 enum Next {
-    /// The client is told how it went.
+    /// The request is over.
     End(Forwarded),
-    /// Another try.
+    /// Another attempt.
     Try { after: Duration },
 }
 
-/// Sends a request to an endpoint; counts it.
+/// Sends a request to an endpoint, and counts it.
 pub(crate) async fn forward<R: Hedgeable>(
     shared: &Rc<Worker>,
     destination: &Destination,
@@ -139,7 +139,7 @@ pub(crate) async fn forward<R: Hedgeable>(
             );
         }
         _ => {
-            // The service may be back with another address, which a client that keeps this connection never asks for.
+            // The service may return with another address, which a client that keeps this connection never looks up.
             let answer = MeshAnswer::error(503, DESTINATION_GONE).last();
             let answer = egress::unrouted(shared, request, answer, DESTINATION_GONE);
             return Forwarded::Answered(answer);
@@ -156,7 +156,7 @@ pub(crate) async fn forward<R: Hedgeable>(
             return answered(shared, &backends, (&begun, is_grpc), MeshAnswer::no_tunnel());
         }
         None => (backends, None, Mirrors::default()),
-        // In a box: requests without routes hold no room for it.
+        // Boxed, so that requests without routes need no room for it.
         Some(routes) => match Box::pin(follow((shared, &mut begun), &routes, request)).await {
             Ok((of_target, applied, mirrors)) => {
                 policy = applied.policy().cloned().unwrap_or(policy);
@@ -179,7 +179,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         policy: &policy,
         endpoints: &endpoints,
         plan: policy.plan(idempotent),
-        // What a copy has read of a tunnel's bytes would be lost with the copy.
+        // No copies of a CONNECT: the tunnel's bytes that a copy has read would be lost with the copy.
         hedge: policy.hedge(idempotent).filter(|_| !head.is_connect()),
         wanted,
         request,
@@ -200,13 +200,13 @@ pub(crate) async fn forward<R: Hedgeable>(
     forwarded
 }
 
-/// What the next hop is told of the request's trace.
+/// The trace headers for the next hop.
 fn trace_of(begun: &Begun) -> (Option<TraceLine>, Vec<HeaderLine>) {
     let parent = begun.traceparent().map(|parent| TraceLine::new(parent.as_bytes()));
     (parent, HeaderLine::all(begun.trace_lines()))
 }
 
-/// Where a request's route leads, and what it changes; or what it has the request answered with.
+/// Where a request's route leads, and what it changes. The error is the answer to the request.
 async fn follow<R: Request>(
     (shared, begun): (&Rc<Worker>, &mut Begun),
     routes: &Rc<Routes>,
@@ -224,7 +224,7 @@ async fn follow<R: Request>(
     if is_connect && !applied.relays_connect() {
         return Err(MeshAnswer::no_tunnel());
     }
-    // A tunnel has no end that a copy could be taken at.
+    // A tunnel has no end at which a copy would be complete.
     let mirrors =
         if is_connect { Mirrors::default() } else { mirror::send(shared, &applied, request).await };
     match target.route().await {
@@ -233,7 +233,7 @@ async fn follow<R: Request>(
     }
 }
 
-/// Counts what a route has answered.
+/// Counts a request that a route answers.
 fn answered(
     shared: &Worker,
     backends: &Backends,
@@ -284,7 +284,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             };
             let forwarded = match &self.hedge {
                 None => self.attempt(pick).await,
-                // In a box: requests without copies hold no room for it.
+                // Boxed, so that requests without copies need no room for it.
                 Some(_) => Box::pin(self.race(pick)).await,
             };
             if let Some(forwarded) = forwarded {
@@ -293,7 +293,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// A place among the requests under way, within the time that there is.
+    /// Waits for a place among the requests under way, until the request's deadline.
     async fn enter(&mut self) -> Result<Option<Permit>, NotEntered> {
         let endpoints = self.endpoints;
         let mut late = pin!(self.plan.request_by().map(|by| sleep_until(by.into())));
@@ -310,8 +310,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         entered.map_err(|_| NotEntered::Refused(503, OVERLOADED))
     }
 
-    /// How long policy has a request wait whose tries have found every endpoint dead; they are tried
-    /// again then.
+    /// How long policy delays a request whose attempts have found every endpoint dead. The endpoints are tried again
+    /// afterwards.
     fn wait_for_endpoints(&mut self, reason: NoPick) -> Option<Duration> {
         if reason != NoPick::Failfast || self.plan.made() == 0 {
             return None;
@@ -319,7 +319,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         self.plan.after_connecting((self.policy, &*self.shared.registry))
     }
 
-    /// Waits before the request goes on. The result is its end if the client leaves meanwhile.
+    /// Waits before the request continues. Returns the request's result if the client leaves in the meantime.
     async fn pause(&mut self, wait: Duration) -> Option<Forwarded> {
         if wait.is_zero() {
             return None;
@@ -328,7 +328,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         waited.err().map(|failure| self.left(failure))
     }
 
-    /// An endpoint that was not tried yet; where policy makes another try, any.
+    /// Picks an endpoint that was not tried yet. If there is none, a retry by policy may use any endpoint.
     fn pick(&mut self) -> Result<Pick<Remote>, NoPick> {
         let picked = self.backends.pick_for(self.wanted, &self.tried);
         if matches!(picked, Err(NoPick::Excluded)) && self.plan.made() > 0 {
@@ -338,7 +338,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         picked
     }
 
-    /// One try; none where there is to be another one.
+    /// Makes one attempt. `None`: there is to be another one.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
         self.tries = self.tries.saturating_add(1);
         let sending = self.sending(&pick);
@@ -385,7 +385,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// What follows a try.
+    /// Decides what follows an attempt.
     fn settle(&mut self, pick: Pick<Remote>, server: Server, done: Exchange) -> Next {
         let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
             Verdict::Done => {
@@ -412,14 +412,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Next::End(self.failed(&pick, 503, cause))
     }
 
-    /// Whether there is another try after `made`, none of which has reached an application. Those beyond the
-    /// first few are for endpoints that were not tried.
+    /// Whether to try again after `made` attempts, none of which has reached an application. Attempts beyond the
+    /// first few are only for endpoints that were not tried.
     fn goes_on(&mut self, made: usize) -> bool {
         self.unreached.has_another(made, leno_transport::now())
             && (made < TRIES || self.backends.has_others(&self.tried))
     }
 
-    /// What a try that begins now is sent with.
+    /// The settings of an attempt that begins now.
     fn sending(&self, pick: &Pick<Remote>) -> Sending<'a> {
         let remote = pick.endpoint();
         let identity = || Some(remote.endpoint.identity.as_ref()?.to_string().into());
@@ -432,27 +432,27 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             request_by: self.plan.request_by(),
             trace: self.trace,
             mark: self.begun.mark(remote.labels(), identity),
-            // Two copies of a request that are sent side by side would write over each other.
+            // Copies of a request that are sent side by side would overwrite each other's bytes.
             copies: self.begun.copies().filter(|_| self.hedge.is_none()).cloned(),
         }
     }
 
-    /// Has another try by policy begin at another endpoint.
+    /// Prepares a retry by policy at another endpoint.
     fn begin_elsewhere(&mut self, pick: &Pick<Remote>) {
         self.retry(pick, "by policy");
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
-        // Its session was where it failed.
+        // The session was on the endpoint that failed.
         self.wanted.session = None;
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
         if error.is_full() && self.tries < TRIES {
-            // An idle one makes room.
+            // Closing an idle connection makes room.
             if self.backends.close_idle() {
                 return None;
             }
-            // What a shared connection is open to needs none.
+            // Endpoints with a shared connection need no new one.
             self.tried.extend(self.backends.unconnected());
             if self.backends.has_others(&self.tried) {
                 return None;
@@ -482,7 +482,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Some(self.failed(pick, status, cause))
     }
 
-    /// Whether the request is to be sent again, and where.
+    /// Decides whether the request is to be sent again, and where.
     fn verdict(&mut self, pick: &Pick<Remote>, done: &Exchange, server: &Server) -> Verdict {
         let by_policy = self.plan.again();
         let Some(failure) = &done.failure else { return Verdict::Done };
@@ -496,7 +496,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
         if failure.place == Party::Client || !failure.retryable || over {
-            // Counts why not, where policy would have it tried again.
+            // Counts why policy does not retry it.
             let _refused = self.plan.after(policy, failure);
             return Verdict::Done;
         }
@@ -504,7 +504,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             pick.connect_failed(leno_transport::now());
             return Verdict::Again { same_endpoint: false, cause: UNREACHABLE };
         }
-        // The server's proxy has refused the own certificate, so it has read nothing.
+        // The server's proxy refused this proxy's certificate, so it has read nothing.
         if refused(failure, server) {
             pick.penalise(leno_transport::now());
             pick.connect_failed(leno_transport::now());
@@ -512,7 +512,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
         // An idle connection was closed while the request was under way, or a stream was refused.
         let unseen = matches!(failure.cause, Cause::Stale) || failure.unprocessed;
-        // Where policy speaks of retries, it decides on all that may have been seen.
+        // If policy has retries, it decides on every request that an application may have seen.
         let implied = || {
             let is_stale = !matches!(failure.cause, Cause::Late | Cause::Head(_));
             server.reused && self.plan.is_idempotent() && !self.plan.decides() && is_stale
@@ -524,7 +524,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         self.plan.after(policy, failure).map_or(Verdict::Done, Verdict::Policy)
     }
 
-    /// Counts that the request is sent again after it went to this endpoint.
+    /// Counts that the request is sent again after an attempt at this endpoint.
     fn retry(&self, pick: &Pick<Remote>, cause: &'static str) {
         self.begun.decided(|| format!("is sent again: {cause}"));
         pick.endpoint().edge(self.shared).retry();
@@ -553,7 +553,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
                 pick.observe(latency, now);
             }
         } else if server_failed {
-            // Or one that fails at once would look like the fastest.
+            // Otherwise an endpoint that fails at once would look like the fastest.
             pick.penalise(leno_transport::now());
         }
         let status = done.counted_status();
@@ -581,7 +581,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Forwarded::Failed(status, cause)
     }
 
-    /// No endpoint could be picked: which one was not reached last is said with the cause.
+    /// No endpoint could be picked. The answer names the last endpoint that was not reached.
     fn not_picked(&self, reason: NoPick) -> Forwarded {
         let cause = self.backends.cause(reason);
         let failed = self.nowhere(503, cause);
@@ -591,14 +591,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// The client has left while no endpoint had the request.
+    /// The client left while no endpoint had the request.
     fn left(&self, failure: Failure) -> Forwarded {
         let done = Exchange::ended(failure);
         self.nowhere(done.counted_status(), done.error().unwrap_or_default());
         Forwarded::Done(done)
     }
 
-    /// It goes to no endpoint.
+    /// Counts a request that goes to no endpoint.
     fn nowhere(&self, status: u16, cause: &'static str) -> Forwarded {
         let edge = self.backends.nobody();
         edge.error(cause);
@@ -612,10 +612,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 }
 
-/// Refuses a response that says that the application was never reached, so that the request can go
-/// to another endpoint. Only a proxy with a proven identity is believed (`is_mesh`): it removes what
-/// its application writes into `leno-*` headers, so that an application that has processed the
-/// request cannot have it sent again.
+/// Refuses a response that says that the application was never reached, so that the request can go to another
+/// endpoint. Only a proxy with a proven identity is trusted (`is_mesh`): it removes the `leno-*` headers of its
+/// application, so that an application that has processed the request cannot have it sent again.
 fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bool)) -> Judgement {
     let is_error = || match response.status() {
         503 => true,
@@ -630,14 +629,14 @@ fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bo
     }
 }
 
-/// Whether the server's proxy answers that a policy denies the request. Any status may come with it, such as 401 of a
+/// Whether the server's proxy answers that a policy denies the request. It may have any status, such as 401 for a
 /// token or 302 of an authorizer, and a `policy` or a `reason` may follow the cause.
 fn is_denial(response: ResponseView<'_>) -> bool {
     let cause = response.header("leno-error").unwrap_or_default();
     matches!(cause.strip_prefix(DENIED.as_bytes()), Some([] | [b';', ..]))
 }
 
-/// Whether the server's proxy has refused the own certificate.
+/// Whether the server's proxy refused this proxy's certificate.
 fn refused(failure: &Failure, server: &Server) -> bool {
     match &failure.cause {
         Cause::Broken(error) => !server.reused && refused_by_server(error).is_some(),
@@ -646,7 +645,7 @@ fn refused(failure: &Failure, server: &Server) -> bool {
     }
 }
 
-/// What a gRPC client is told of an error of ours.
+/// The gRPC status for an error of this proxy.
 pub(crate) fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     match (status, cause) {
         (504, Some("deadline" | RESPONSE_TIMEOUT)) => GRPC_DEADLINE_EXCEEDED,

@@ -1,4 +1,4 @@
-//! The time until a server sends something, in which another one may still take its place.
+//! The time until a server sends something, during which another server may still take its place.
 //!
 //! ```text
 //!   client ──► kept ──► server      what the client sends goes on at once, and is kept
@@ -16,18 +16,18 @@ use leno_transport::{Peeked, Speaker};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-/// How long a refusal is waited for, which comes one round trip after the handshake. A connection
-/// that is silent after that time holds nothing.
+/// How long to wait for a refusal, which comes one round trip after the handshake. After this time, a silent
+/// connection holds no buffer.
 const GREETING: Duration = Duration::from_secs(1);
 
-/// The most bytes of the client kept. One that sends more before it receives anything is uploading; if
-/// the server's proxy refuses then, the client is reset.
+/// Most bytes of the client that are kept. A client that sends more before it receives anything is uploading; if the
+/// server's proxy then refuses, the client is reset.
 const MAX_HELD: usize = 16 * 1024;
 
-/// What has become of the connection to the server.
+/// The state of the connection to the server.
 #[derive(Debug)]
 pub(crate) enum Greeting {
-    /// It goes on: this many of the client's bytes were sent.
+    /// It continues: this many of the client's bytes were sent.
     Going { sent: usize },
     /// It broke after this many of the client's bytes were sent.
     Broken { sent: usize, error: io::Error },
@@ -35,7 +35,7 @@ pub(crate) enum Greeting {
     ClientBroke(io::Error),
 }
 
-/// Passes on what the client sends, and keeps it, until the server sends something or the time is over.
+/// Forwards what the client sends, and keeps a copy, until the server sends something or the time is over.
 pub(crate) async fn greet<S, C>(server: &mut Peeked<S>, client: &mut Peeked<C>) -> Greeting
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -50,8 +50,8 @@ where
     }
 }
 
-/// Ready when the server has sent something, and where the relay is to go on without: at either side's
-/// end, which it reads again, or when as much is kept as may be.
+/// Ready when the server has sent something, and when the relay must continue without that: after either side has
+/// closed, which the relay reads again, or when the copy has reached its limit.
 fn poll_greet<S, C>(
     server: &mut Peeked<S>,
     client: &mut Peeked<C>,
@@ -72,7 +72,7 @@ where
             let written = Pin::new(server.stream_mut()).poll_write(cx, unsent);
             match ready!(written) {
                 Ok(n) => *sent = sent.saturating_add(n),
-                // Why it takes no more may have come meanwhile.
+                // The reason for the failed write may be readable by now.
                 Err(error) => {
                     let reason = match server.poll_peek(cx) {
                         Poll::Ready(Err(reason)) => reason,

@@ -1,12 +1,12 @@
-//! Connections to endpoints whose proxies take HBONE: each is a CONNECT of HTTP/2, and all to one proxy share its
-//! connections of mTLS.
+//! Connections to endpoints whose proxies accept HBONE. Each is an HTTP/2 CONNECT, and all tunnels to one proxy share
+//! its mTLS connections.
 //!
 //! ```text
 //!  connection ─► CONNECT 10.1.0.7:8080 ═╦═ mTLS, HTTP/2 ═► 10.1.0.7:15008, with the identity of the endpoint
 //!  connection ─► CONNECT 10.1.0.7:9000 ═╝
 //! ```
 //!
-//! A waypoint is such a proxy for the addresses of services.
+//! A waypoint is such a proxy, for the addresses of services.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,19 +24,19 @@ use tokio::time::{Instant, timeout};
 use crate::connect::{CONNECT_FAILED, CONNECT_TIMEOUT_CAUSE, OpenError, REFUSED_BY_SERVER};
 use crate::server::{Refused, STREAMS_IN_USE};
 
-/// As a proxy of the mesh says that a policy denies a request.
+/// The cause that a proxy of the mesh reports if a policy denies a request.
 const AUTHORIZATION_DENIED: &str = "authorization-denied";
 
-/// What a proxy of Leno says where discovery has given the address of another workload, or a waypoint that the service no
-/// longer has or not yet.
+/// Values of `leno-error` from a Leno proxy if discovery gave the address of another workload, or a waypoint that
+/// does not serve the service yet or any longer.
 const ELSEWHERE: [&[u8]; 2] = [b"hbone-not-this-workload", b"waypoint-not-of-this-service"];
 
-/// Most proxies whose connections are kept. Connections to one more end with their last tunnel.
+/// Most proxies whose connections are pooled. A connection to any other proxy ends with its last tunnel.
 const MAX_PROXIES: usize = 4096;
-/// Tries for one tunnel where a proxy has not processed the request: it has just closed the connection that was used.
+/// Attempts for one tunnel if a proxy did not process the request, because it had just closed the connection.
 const TRIES: usize = 3;
 
-/// Why there is no tunnel. Nothing of the client's bytes was sent.
+/// Why there is no tunnel. None of the client's bytes were sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TunnelError {
     #[error("{0}")]
@@ -89,11 +89,12 @@ impl From<PoolError<OpenError>> for TunnelError {
 /// The connections to one proxy.
 type Proxy = Pool<Channel, TunnelCarrier, OpenError>;
 
-/// What is known of a connection.
+/// The state of a connection.
 #[derive(Clone, Debug)]
 struct TunnelCarrier {
     refused: Refused,
-    /// Then the proxy's certificate, with which the connection ends, is near its end.
+    /// The time from which no new tunnel uses the connection, because it ends with the proxy's certificate, which is
+    /// near its end.
     fresh_until: Option<Instant>,
 }
 
@@ -103,7 +104,7 @@ impl TunnelCarrier {
     }
 }
 
-/// The connections of one worker to proxies that take HBONE.
+/// One worker's connections to proxies that accept HBONE.
 #[derive(Debug)]
 pub(crate) struct Tunnels {
     pools: RefCell<HashMap<ProxyKey, Rc<Proxy>>>,
@@ -112,7 +113,7 @@ pub(crate) struct Tunnels {
     limits: Rc<leno_h2::Limits>,
 }
 
-/// Where a proxy is, and which identity it must prove.
+/// The address of a proxy, and the identity that it must prove.
 type ProxyKey = (IpAddr, Identity);
 
 impl Tunnels {
@@ -122,7 +123,7 @@ impl Tunnels {
         Self { pools: RefCell::default(), tls: Rc::new(tls), registry, limits }
     }
 
-    /// A connection to `address`, through the proxy at `proxy`, which must prove `identity`.
+    /// Opens a tunnel to `address` through the proxy at `proxy`, which must prove `identity`.
     pub(crate) async fn open(
         &self,
         address: SocketAddr,
@@ -151,12 +152,12 @@ impl Tunnels {
             tries = tries.saturating_add(1);
             let lent = pool.stream(|| self.connect(proxy, identity)).await?;
             if lent.reused && lent.tag.is_outdated() {
-                // Its tunnels go on. Each turn retires one of a bounded number.
+                // The connection's tunnels continue. Each turn retires one of a bounded number of connections.
                 lent.retire();
                 tries = 0;
                 continue;
             }
-            // Another tunnel may have taken the last place, or the connection may have ended, meanwhile.
+            // In the meantime another tunnel may have taken the last stream, or the connection may have ended.
             let Ok(mut stream) = lent.client.open(&head, false) else {
                 if tries < TRIES {
                     continue;
@@ -195,7 +196,7 @@ impl Tunnels {
         pool
     }
 
-    /// Connects to the proxy at `ip`. The attempt goes on if the client that waits for it leaves.
+    /// Connects to the proxy at `ip`. The attempt continues if the client that waits for it leaves.
     fn connect(
         &self,
         ip: IpAddr,
@@ -222,7 +223,7 @@ impl Tunnels {
         }
     }
 
-    /// Closes connections without tunnels that are too old. To be called every few seconds.
+    /// Closes connections without tunnels that have been idle for too long. To be called every few seconds.
     pub(crate) fn sweep(&self) {
         self.pools.borrow_mut().retain(|_, pool| {
             pool.sweep();
@@ -231,12 +232,12 @@ impl Tunnels {
     }
 }
 
-/// Whether a client waits for the pool, or it has a connection.
+/// Whether a client uses the pool, or the pool has a connection.
 fn is_in_use(pool: &Rc<Proxy>) -> bool {
     Rc::strong_count(pool) > 1 || !pool.is_empty()
 }
 
-/// The status of the final response, and whether it says that the tunnel leads elsewhere than to the workload that is there.
+/// The status of the final response, and whether its cause is one of [`ELSEWHERE`].
 async fn answer(stream: &mut Stream) -> Result<(u16, bool), Reset> {
     loop {
         let head = stream.head().await?;

@@ -1,4 +1,4 @@
-//! Connections that carry HTTP, of either version: every request is forwarded by itself.
+//! Connections that carry HTTP/1 or HTTP/2. Each request is forwarded separately.
 
 use std::rc::Rc;
 
@@ -12,10 +12,10 @@ use crate::external::with_remedy;
 use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
-/// A connection on which a request of HTTP/1 has begun, and where it goes.
+/// A connection on which an HTTP/1 request has begun, and its destination.
 pub(crate) type Begun = (Rc<Worker>, Rc<Destination>, Box<Conn<TcpStream>>);
 
-/// Serves the requests of an HTTP/1 client until it is done.
+/// Serves the requests of an HTTP/1 client until its connection ends.
 pub(crate) async fn serve_http1(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -50,7 +50,7 @@ pub(crate) async fn serve_request(
         Route::Backends(backends) => {
             shared.registry.unreadable(backends.nobody(), status, cause);
         }
-        // Refused by policy, and not a request either; or the address has changed its owner meanwhile.
+        // Egress policy refuses the destination, or the address has changed in the meantime.
         _ => {
             let edge = shared.registry.edge(&shared.outside());
             shared.registry.unreadable(&edge, status, cause);
@@ -60,7 +60,7 @@ pub(crate) async fn serve_request(
     (client, after)
 }
 
-/// A request of an HTTP/2 client, and where it goes.
+/// A request of an HTTP/2 client, and its destination.
 pub(crate) type Job = (Rc<Worker>, Rc<Destination>, leno_h2::Request);
 
 pub(crate) async fn serve_call((shared, destination, request): Job) {

@@ -1,8 +1,7 @@
 //! What a proxy does with connections that its workload opens.
 //!
-//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, finds out
-//! what is there, and either proxies its requests one by one or relays its bytes. It knows
-//! nothing of listeners, threads or the inbound side.
+//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, resolves it, and either
+//! proxies its requests one by one or relays its bytes. It does not deal with listeners, threads or the inbound side.
 //!
 //! ```text
 //! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed in plaintext, or refused
@@ -81,7 +80,7 @@ pub struct Parts {
     pub directory: Directory,
     /// mTLS towards other proxies.
     pub tls: Connector,
-    /// This worker's counts.
+    /// This worker's metrics.
     pub registry: Rc<Registry>,
     /// This worker's connections in progress.
     pub activity: Rc<Activity>,
@@ -89,7 +88,7 @@ pub struct Parts {
     pub limits: Limits,
     /// Resolves names outside of the mesh.
     pub names: Names,
-    /// Where all connections go, in place of their original destinations.
+    /// The destination of all connections, in place of their original destinations.
     pub fixed: Option<Fixed>,
 }
 
@@ -110,18 +109,18 @@ pub struct Outbound {
     shared: Rc<Worker>,
 }
 
-/// As many streams on a connection as other proxies allow, from the first on: their settings come
-/// after the first requests were sent.
+/// As many streams on a connection as other proxies allow, from the beginning: their settings arrive after the first
+/// requests were sent.
 fn http2_limits() -> leno_h2::Limits {
     let limits = leno_h2::Limits::default();
     leno_h2::Limits { opened_streams: limits.concurrent_streams, ..limits }
 }
 
-/// What all connections of the worker use.
+/// What all connections of the worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) client: Arc<str>,
-    /// Whether addresses outside of the mesh may be connected to.
+    /// Decides whether addresses outside of the mesh may be connected to.
     pub(crate) egress: EgressPolicy,
     pub(crate) client_namespace: Arc<str>,
     pub(crate) tls: Connector,
@@ -129,39 +128,39 @@ pub(crate) struct Worker {
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
-    /// The same for gRPC, where a stream that pushes may have nothing to say for hours, and servers
-    /// send a head with the first message.
+    /// The same for gRPC: a server that pushes messages may be silent for hours, and servers send a head only with
+    /// the first message.
     pub(crate) grpc_limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The same for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
-    /// Connections to proxies that take HBONE.
+    /// Tunnels to proxies that accept HBONE.
     pub(crate) tunnels: Tunnels,
     pub(crate) local: LocalAddresses,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
     /// What serves a request of an HTTP/1 client.
     pub(crate) handlers: Handlers<http::Begun, (Box<Conn<TcpStream>>, After)>,
-    /// The services that routes send requests to.
+    /// The services to which routes send requests.
     pub(crate) targets: Targets,
     random: Cell<u64>,
-    /// Copies of requests under way.
+    /// The number of mirrored copies of requests that are under way.
     pub(crate) mirrors: Cell<usize>,
-    /// The workload that requests come from, for hashes.
+    /// The name of the workload that sends the requests, for hashes.
     pub(crate) source: String,
-    /// Its node and zone, as far as is known.
+    /// The node and zone of the workload, as far as they are known.
     pub(crate) place: RefCell<Topology>,
     /// The mesh is being removed: all connections are plaintext, even to endpoints that discovery still marks
     /// as meshed.
     pub(crate) is_leaving: Cell<bool>,
-    /// How often one of these two has changed.
+    /// How often `place` or `is_leaving` has changed.
     pub(crate) moved: Cell<u64>,
-    /// Where the last connection was accepted.
+    /// The address on which the last connection was accepted.
     pub(crate) listener: Cell<Option<SocketAddr>>,
 }
 
 impl Worker {
-    /// 64 random bits (splitmix64): for shares of traffic, not for secrets.
+    /// 64 random bits (splitmix64), for shares of traffic and not for secrets.
     pub(crate) fn random(&self) -> u64 {
         let next = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.random.set(next);
@@ -233,14 +232,14 @@ impl Outbound {
         Self { destinations, fixed, shared }
     }
 
-    /// What requests of the proxy's own go to.
+    /// The services to which the proxy itself sends requests.
     #[must_use]
     pub fn services(&self) -> Services {
         Services::new(&self.shared)
     }
 
-    /// Takes the control plane's settings for the workload as a client: where it is, for services that prefer
-    /// near endpoints, and whether the removal of the mesh has come so far that all its connections are
+    /// Takes the control plane's settings for the workload as a client: its location, for services that prefer near
+    /// endpoints, and the stage of the mesh's removal. From [`Removal::Plaintext`] on, all its connections are
     /// plaintext, even before discovery reports the endpoints as unmeshed.
     pub fn follow(&self, policy: &ServerPolicy) {
         let is_leaving = policy.removal >= Removal::Plaintext;
@@ -252,7 +251,7 @@ impl Outbound {
         }
     }
 
-    /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
+    /// Serves one accepted connection until it ends. `listener`: the address on which it was accepted.
     pub async fn serve(&self, mut stream: TcpStream, listener: SocketAddr) {
         self.shared.listener.set(Some(listener));
         let destination = match &self.fixed {
@@ -270,7 +269,7 @@ impl Outbound {
         let mut client = Peeked::from(stream);
         let route = match unless_gone(destination.route(), |cx| client.poll_gone(cx)).await {
             Ok(route) => route,
-            // Before discovery has said where the connection goes.
+            // The client left before discovery answered.
             Err(error) => {
                 return opaque::left(&self.shared, destination.original(), client, &error);
             }
@@ -278,7 +277,7 @@ impl Outbound {
         self.serve_by(route, &destination, client).await;
     }
 
-    /// Serves a connection that this proxy itself has opened for a client of a service that it is the waypoint of.
+    /// Serves a connection that this proxy has opened for a client of a service of which it is the waypoint.
     pub async fn serve_waypoint(&self, stream: TcpStream, service: SocketAddr) {
         let destination = self.destinations.get(canonical(service));
         let mut client = Peeked::from(stream);
@@ -294,7 +293,8 @@ impl Outbound {
         }
     }
 
-    /// Connections of HTTP are mostly idle, so the rest, which needs more memory, is in boxes.
+    /// Serves a connection by its route. HTTP connections are mostly idle, so the other cases, which need more
+    /// memory, are boxed.
     async fn serve_by(&self, route: Route, to: &Rc<Destination>, client: Peeked<TcpStream>) {
         match route {
             Route::Direct if self.shared.egress.allows(to.original()) => {
@@ -302,7 +302,7 @@ impl Outbound {
             }
             Route::Direct => Box::pin(egress::refuse(&self.shared, to, client)).await,
             Route::Own => Box::pin(opaque::own(&self.shared, to.original(), client)).await,
-            // Without routes of requests, those of connections hold whatever the port carries.
+            // Without routes for requests, routes for connections apply whatever the port carries.
             Route::Backends(backends)
                 if backends.streams().is_some()
                     && (backends.protocol() == Protocol::Opaque || backends.routes().is_none()) =>
@@ -323,7 +323,7 @@ impl Outbound {
                 Protocol::Opaque if backends.originates_tls() => {
                     Box::pin(first::serve_outside(&self.shared, to, &backends, client)).await;
                 }
-                // No connection is of UDP.
+                // A UDP port has no connections.
                 Protocol::Opaque | Protocol::Udp => {
                     let original = to.original();
                     Box::pin(opaque::relay(&self.shared, &backends, original, client)).await;
@@ -344,8 +344,8 @@ impl Outbound {
         }
     }
 
-    /// Closes idle connections that are too old, forgets destinations that no connection uses, and
-    /// notes which endpoints are ejected. To be called every few seconds.
+    /// Closes connections that have been idle for too long, drops destinations that no connection uses, and reports
+    /// which endpoints are ejected. To be called every few seconds.
     pub fn sweep(&self) {
         self.shared.registry.forget_ejected();
         self.destinations.sweep();

@@ -1,6 +1,6 @@
-//! Copies of requests, sent elsewhere beside the requests themselves. No client waits for their answers,
-//! which are read and thrown away. A copy ends with its request if the client leaves; otherwise it may
-//! outlive it, within [`MIRROR_LIMIT`].
+//! Mirrors: copies of requests that are sent to another backend in addition. No client waits for their responses,
+//! which are read and dropped. A copy ends with its request if the client leaves; otherwise it may outlive the
+//! request, within [`MIRROR_LIMIT`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::request::{OfHttp1, Request};
 use crate::routes::Applied;
 use crate::server;
 
-/// Largest request that is copied, in bytes: most calls, and no more than a connection reads at once.
+/// Most bytes of a request that is copied: enough for most calls, and no more than a connection reads at once.
 const MAX_COPY: usize = 16 << 10;
-/// Longest wait for the rest of a request that is to be copied. A client that sends slowly, or waits
-/// for an answer before it goes on, is not to be held up.
+/// Longest wait for the rest of a request that is to be copied. A client that sends slowly, or waits for an answer
+/// before it continues, must not be delayed.
 const COPY_WAIT: Duration = Duration::from_millis(50);
 /// Most copies under way in one worker: with their buffers about 2 MiB.
 const MAX_MIRRORS: usize = 64;
-/// How long a copy may take, answer included.
+/// Longest time for a copy, including its response.
 const MIRROR_LIMIT: Duration = Duration::from_secs(10);
-/// Bytes of an answer that wait to be thrown away.
+/// Most bytes of a response that are buffered before they are dropped.
 const ANSWER_BUFFER: usize = 4 << 10;
 
 /// The copies of one request that were sent.
@@ -37,7 +37,7 @@ const ANSWER_BUFFER: usize = 4 << 10;
 pub(crate) struct Mirrors(Vec<AbortHandle>);
 
 impl Mirrors {
-    /// Ends those that are still under way, because the client has left.
+    /// Ends the copies that are still under way, because the client has left.
     pub(crate) fn end(&self, shared: &Worker) {
         for copy in self.0.iter().filter(|copy| !copy.is_finished()) {
             copy.abort();
@@ -46,7 +46,7 @@ impl Mirrors {
     }
 }
 
-/// Sends copies of a request where its rule wants them.
+/// Sends copies of a request if its rule has mirrors.
 pub(crate) async fn send<R: Request>(
     shared: &Rc<Worker>,
     applied: &Rc<Applied>,
@@ -90,7 +90,7 @@ struct Copy {
     shared: Rc<Worker>,
     target: Rc<Destination>,
     applied: Rc<Applied>,
-    /// The request in HTTP/1.
+    /// The request as HTTP/1.
     bytes: Vec<u8>,
     of_http2: bool,
 }
@@ -111,7 +111,7 @@ impl Copy {
         self.shared.registry.count(counter);
     }
 
-    /// Sends it to one endpoint, once, and reads the answer; none where that fails.
+    /// Sends the copy to one endpoint, once, and reads the response. `None` if that fails.
     async fn relay(&self) -> Option<()> {
         let Route::Backends(backends) = self.target.route().await else { return None };
         let (client, mut answer) = duplex(ANSWER_BUFFER);
@@ -141,7 +141,7 @@ impl Copy {
             server.give_back(pick.endpoint(), &done);
             whole.then_some(())
         };
-        // The answer is read as long as there is one.
+        // The response is read until the exchange ends.
         tokio::select! {
             sent = sent => sent,
             () = read => None,

@@ -1,4 +1,4 @@
-//! Connections relayed as bytes.
+//! Connections that are relayed as opaque bytes.
 
 use std::cell::Cell;
 use std::io;
@@ -26,43 +26,42 @@ use crate::first::{broke_off, note_tls};
 use crate::greeting::{Greeting, greet};
 use crate::tries::{TRIES, Unreached};
 
-/// Counted where policy ends a connection.
+/// Cause in metrics if policy ends a connection.
 pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
 
-/// Counted where a client leaves before it is connected to a server; as for requests.
+/// Cause in metrics if a client leaves before it is connected to a server; the same as for requests.
 const CLIENT_LEFT: &str = "closed";
 
-/// Counted where a server ends before it has sent anything, and has bytes of the client.
+/// Cause in metrics if a server closes before it has sent anything, but after it got bytes of the client.
 pub(crate) const SERVER_SILENT: &str = "server-silent";
 
-/// The endpoints tried for one connection of a client, of which the first that does not refuse it
-/// serves it.
+/// The endpoints tried for one client connection. The first that does not refuse the connection serves it.
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     shared: &'a Worker,
     backends: &'a Backends,
-    /// What the client dialled.
+    /// The address that the client dialled.
     original: SocketAddr,
     tls: OwnTls,
     tried: SmallVec<[SocketAddr; TRIES]>,
     unreached: Unreached,
-    /// There is no other try.
+    /// There is no further attempt.
     is_over: bool,
-    /// Why the last of them was left out; counted.
+    /// Why the last of them was left out, which is counted already.
     last: Option<(Rc<Edge>, &'static str)>,
 }
 
-/// A connection to an endpoint that has not sent anything yet.
+/// A connection to an endpoint that has sent nothing yet.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
-    /// How long it may last, and how long it may move nothing.
+    /// How long the connection may last, and how long it may be idle.
     within: Option<Duration>,
     idle: Duration,
     pub(crate) server: Peeked<Channel>,
 }
 
-/// To an address that the mesh does not know, in plaintext.
+/// Relays to an address outside of the mesh, in plaintext.
 pub(crate) async fn direct(shared: &Worker, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = leno_transport::connect(original, CONNECT_TIMEOUT);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
@@ -75,8 +74,8 @@ pub(crate) async fn direct(shared: &Worker, original: SocketAddr, mut client: Pe
     }
 }
 
-/// Relays to a server outside of the mesh. If the client is the first to speak, and speaks TLS, its
-/// ClientHello is read in passing.
+/// Relays to a server outside of the mesh. If the client sends first, and uses TLS, its ClientHello is read for the
+/// server name.
 async fn outside(
     shared: &Worker,
     original: SocketAddr,
@@ -120,8 +119,8 @@ fn relay_of<'a>(
     }
 }
 
-/// Counts and logs a connection that is refused before an endpoint is chosen, with the number of bytes that
-/// its client has sent.
+/// Counts and logs a connection that is refused before an endpoint is chosen. `said`: how many bytes the client has
+/// sent.
 pub(crate) fn refused(
     shared: &Worker,
     backends: &Backends,
@@ -133,7 +132,7 @@ pub(crate) fn refused(
     shared.registry.relayed(edge.labels(), &unserved(target, tls, said, cause));
 }
 
-/// Counts and ends the connection of a client that left before it was connected to anything.
+/// Counts and closes the connection of a client that left before it was connected to a server.
 pub(crate) fn left(
     shared: &Worker,
     original: SocketAddr,
@@ -148,7 +147,7 @@ pub(crate) fn left(
     broke_off(client, error);
 }
 
-/// A connection that no endpoint served.
+/// The log entry of a connection that no endpoint served.
 pub(crate) fn unserved<'a>(
     target: SocketAddr,
     tls: &'a OwnTls,
@@ -159,7 +158,7 @@ pub(crate) fn unserved<'a>(
     Relay { tls, server_name, bytes: (said as u64, 0), ..Relay::failed(target, cause) }
 }
 
-/// To an address of this very workload.
+/// Relays to an address of this workload itself.
 pub(crate) async fn own(shared: &Worker, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = to_own_application(original);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
@@ -175,7 +174,7 @@ pub(crate) async fn own(shared: &Worker, original: SocketAddr, mut client: Peeke
     }
 }
 
-/// To an endpoint of `backends`, for a client that dialled `original`.
+/// Relays to an endpoint of `backends`, for a client that dialled `original`.
 pub(crate) async fn relay(
     shared: &Rc<Worker>,
     backends: &Backends,
@@ -200,15 +199,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Opens a connection, to another endpoint after a failure; `None` when there is no other one, or
-    /// the client leaves meanwhile, which is logged.
+    /// Opens a connection, to another endpoint after a failure. `None` if there is no other endpoint, or if the
+    /// client leaves in the meantime, which is logged.
     pub(crate) async fn open(&mut self, client: &mut Peeked<TcpStream>) -> Option<Opened> {
         let gone = match unless_gone(self.open_any(), |cx| client.poll_gone(cx)).await {
             Ok(opened) => return opened,
             Err(gone) => gone,
         };
         tracing::debug!(error = %gone, "the client left");
-        // One that leaves without a byte, as a port check does, has asked for nothing.
+        // A client that leaves without sending a byte, as a port check does, is not counted.
         if !client.bytes().is_empty() {
             let said = (self.original, &self.tls, client.bytes().len());
             refused(self.shared, self.backends, said, CLIENT_LEFT);
@@ -245,7 +244,7 @@ impl<'a> Attempts<'a> {
                     let idle = policy.idle_timeout().unwrap_or(RELAY_IDLE);
                     return Some(Opened { pick, within, idle, server: channel.into() });
                 }
-                // Of none of its endpoints; an idle one makes room.
+                // No endpoint is at fault. Closing an idle connection makes room.
                 Err(error @ OpenError::Full) => {
                     if !self.backends.close_idle() {
                         self.fail(pick.endpoint().edge(self.shared), 0, error.cause());
@@ -253,7 +252,7 @@ impl<'a> Attempts<'a> {
                         return None;
                     }
                 }
-                // Others of the service have the same policies.
+                // The other endpoints of the service have the same policies.
                 Err(error) if error.is_denied() => {
                     self.fail(pick.endpoint().edge(self.shared), 0, error.cause());
                     tracing::debug!(%error, "an opaque connection is denied");
@@ -267,11 +266,11 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes that a connection broke before the endpoint had received anything.
+    /// Records that a connection broke before the endpoint had received anything.
     pub(crate) fn give_up(&mut self, opened: &Opened, error: &io::Error) {
         tracing::debug!(%error, "endpoint left out");
         let refused = refused_by_server(error).is_some();
-        // It accepts connections, which alone would count as success at the next try.
+        // The endpoint accepts connections, which alone would count as success at the next attempt.
         opened.penalise();
         self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { CONNECT_FAILED });
     }
@@ -299,8 +298,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Relays to `opened`, or to an endpoint that is opened now, and to another one where that one
-    /// refuses, until both directions have ended.
+    /// Relays over `opened`, or over a new connection, until both directions have ended. If the endpoint refuses,
+    /// another one is tried.
     pub(crate) async fn relay(
         mut self,
         mut opened: Option<Opened>,
@@ -316,7 +315,7 @@ impl<'a> Attempts<'a> {
             };
             let Some(mut next) = next else { return client.reset() };
             if next.server.stream().alpn().is_none() {
-                // No proxy that might refuse stands before the application.
+                // There is no proxy in front of the application that might refuse.
                 return next.relay(self, client).await;
             }
             match greet(&mut next.server, &mut client).await {
@@ -325,7 +324,7 @@ impl<'a> Attempts<'a> {
                     client.consume(sent);
                     return next.relay_after(self, (sent, client)).await;
                 }
-                // The server has taken no byte.
+                // The server has accepted none of the client's bytes.
                 Greeting::Broken { sent, error }
                     if sent == 0 || refused_by_server(&error).is_some() =>
                 {
@@ -352,7 +351,7 @@ impl Opened {
         self.server.reset();
     }
 
-    /// Notes that the server ended without a byte, for which there was no other reason.
+    /// Records that the server closed without sending a byte, for no other known reason.
     pub(crate) fn penalise(&self) {
         self.pick.penalise(leno_transport::now());
     }
@@ -362,7 +361,7 @@ impl Opened {
         self.relay_after(attempts, (0, client)).await;
     }
 
-    /// The same after `sent` bytes of the client.
+    /// Relays like [`relay`](Self::relay), after `sent` bytes of the client.
     async fn relay_after(self, attempts: Attempts<'_>, (sent, client): (usize, Peeked<TcpStream>)) {
         let shared = attempts.shared;
         let started = leno_transport::now();
@@ -394,7 +393,7 @@ impl Opened {
             tracing::debug!("opaque connection ended: policy gives it no more time");
             return;
         };
-        // A client that leaves without a byte, as a port check does, is no sign of a bad server.
+        // A client that leaves without sending a byte, as a port check does, is no sign of a bad server.
         let asked = relayed.a_to_b > 0 || sent > 0;
         let broke = matches!(relayed.ended, Ended::Failed { side: Side::B, .. });
         if relayed.b_to_a == 0 && (asked || broke) {

@@ -1,8 +1,8 @@
-//! What policy says about requests and about endpoints, with the state that this takes.
+//! The policies of requests and of endpoints, with the state that they need.
 //!
-//! Retries, timeouts and faults are of requests: of the service that was dialled, or of the route that a
-//! request follows ([`RequestPolicy`]). Balancing, ejection and limits are of endpoints: of the service
-//! that has them, whatever led there ([`EndpointPolicy`]).
+//! Retries, timeouts and faults are policies of requests: those of the dialled service, or of the route that a
+//! request follows ([`RequestPolicy`]). Balancing, ejection and limits are policies of a service's endpoints,
+//! whichever route leads to them ([`EndpointPolicy`]).
 
 mod endpoints;
 mod requests;

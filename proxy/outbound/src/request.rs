@@ -1,4 +1,4 @@
-//! A client's request in either version of HTTP, as forwarding sees it.
+//! A client's request in either version of HTTP, as the forwarding code uses it.
 
 use std::task::{Context, Poll};
 
@@ -11,39 +11,39 @@ use leno_tls::Channel;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// A request that can be sent to a server of either version.
+/// A request that can be sent over HTTP/1 or HTTP/2.
 pub(crate) trait Request {
     /// Its head.
     fn view(&self) -> RequestView<'_>;
 
-    /// Whether it came by HTTP/2.
+    /// Whether it came over HTTP/2.
     fn is_http2(&self) -> bool;
 
-    /// Whether it may go to another proxy as HTTP/1. Not what takes over its connection.
+    /// Whether it may be sent to another proxy as HTTP/1. A request that takes over its connection may not.
     fn fits_http1(&self) -> bool {
         false
     }
 
-    /// Whether errors are to be gRPC statuses.
+    /// Whether errors are reported as gRPC statuses.
     fn is_grpc(&self) -> bool;
 
-    /// When it must be over, by what the client says.
+    /// The deadline that the client has set.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Ready when the client has left while the request waits for a server.
+    /// Ready if the client leaves while the request waits for a server.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
 
-    /// What it is in HTTP/1, once all of it has come; none where it is longer than `limit` bytes.
+    /// The request as HTTP/1, once all of it has arrived; `None` if it is longer than `limit` bytes.
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>>;
 
-    /// Relays it to a server that speaks HTTP/1.
+    /// Relays it to a server over HTTP/1.
     async fn to_http1<J: Judge>(
         &mut self,
         server: &mut Conn<Channel>,
         order: &mut Order<'_, J>,
     ) -> Exchange;
 
-    /// Relays it to a server that speaks HTTP/2.
+    /// Relays it to a server over HTTP/2.
     async fn to_http2<J: Judge>(&mut self, server: &Client, order: &mut Order<'_, J>) -> Exchange;
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait Request {
 pub(crate) struct OfHttp1<'a, S = TcpStream> {
     pub(crate) client: &'a mut Conn<S>,
     pub(crate) head: &'a RequestHead,
-    /// It is the copy of a request of HTTP/2, and is to be that again.
+    /// It is the copy of a request that came over HTTP/2, and is sent over HTTP/2 again.
     pub(crate) of_http2: bool,
 }
 
@@ -135,17 +135,17 @@ impl Request for Call {
     }
 }
 
-/// A request of a client, which can be sent to several servers at once.
+/// A request that can be sent to several servers at once.
 pub(crate) trait Hedgeable: Request {
-    /// What makes the copies.
+    /// The type that makes the copies.
     type Copies<'c>: Copies
     where
         Self: 'c;
 
-    /// Waits until all of it is here; false where it is longer than `limit`, or cannot be copied.
+    /// Waits until all of it has arrived. `false` if it is longer than `limit`, or cannot be copied.
     async fn hold_whole(&mut self, limit: usize) -> bool;
 
-    /// Puts the client aside for copies of what is held.
+    /// Sets the client's connection aside, to make copies of the request that is held.
     fn copies(&mut self) -> Self::Copies<'_>;
 }
 
@@ -154,13 +154,13 @@ pub(crate) trait Copies {
     /// A copy.
     type Copy: Request;
 
-    /// One more.
+    /// Makes another copy.
     fn copy(&self, ticket: &Ticket) -> Self::Copy;
 
-    /// Ready when the client has broken off.
+    /// Ready when the client has left.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
 
-    /// All copies have ended, `winner` with a response for the client.
+    /// Called when all copies have ended, `winner` with a response for the client.
     fn finish(self, winner: Option<(Self::Copy, &Exchange)>);
 }
 
@@ -197,7 +197,7 @@ impl<S: Io> Request for CopyOfHttp1<'_, S> {
         None
     }
 
-    /// The client is put aside for all copies ([`Copies::poll_gone`]).
+    /// [`Copies::poll_gone`] watches the client for all copies.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<Failure> {
         Poll::Pending
     }

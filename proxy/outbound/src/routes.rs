@@ -1,4 +1,4 @@
-//! The routes of one destination: what becomes of each request there.
+//! The routes of one destination, which decide on each request.
 //!
 //! ```text
 //! request ─► rule ─┬─ none, or nowhere to go ─► Decision::Answer (404, 500)
@@ -6,8 +6,8 @@
 //!                  └─ backend, by weight ─────► Decision::Forward (endpoints, Applied)
 //! ```
 //!
-//! A change of routes makes a new [`Routes`]; requests that are under way keep the one they began
-//! with, and its targets keep their pools where the new one has them too.
+//! A change of routes makes a new [`Routes`]. Requests under way keep the one with which they began. Its targets keep
+//! their pools if the new one has them too.
 #![expect(
     clippy::indexing_slicing,
     reason = "rules and backends that the routes themselves have chosen"
@@ -38,41 +38,40 @@ pub(crate) use answer::MeshAnswer;
 pub(crate) use applied::Applied;
 use prepared::{Prepared, labels};
 
-/// What requests to one port of a service follow.
+/// The routes that requests to one port of a service follow.
 #[derive(Debug)]
 pub(crate) struct Routes {
     /// The port that clients dial.
     port: u16,
     table: RouteTable,
-    /// By the place of their rules in the table.
+    /// By the index of their rules in the table.
     rules: Vec<Prepared>,
     /// The policies of routes and rules.
     policies: Vec<RoutePolicy>,
-    /// What counts requests that match no rule.
+    /// Counts requests that match no rule.
     unmatched: CountedRule,
 }
 
-/// What policy says about the requests of a route or rule, and where it says so.
+/// The policy of the requests of a route or rule, with its scope.
 type RoutePolicy = (PolicyScope, Rc<RequestPolicy>);
 
-/// Makes policies, one for all rules that it is the same for.
+/// Makes the policies of rules. Rules with the same scope share one policy.
 struct Policies<'a> {
     shared: &'a Worker,
     before: Option<&'a Routes>,
     made: Vec<RoutePolicy>,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 pub(crate) enum Decision {
-    /// The mesh answers it, and it is counted with this.
+    /// The mesh answers it. The counter counts it.
     Answer(MeshAnswer, Rc<RouteCounter>),
-    /// It goes to an endpoint of this destination.
+    /// It is sent to an endpoint of this destination.
     Forward(Rc<Destination>, Rc<Applied>),
 }
 
 impl Routes {
-    /// The routes of a port; none where there are none, and requests go to the service's own
-    /// endpoints.
+    /// The routes of a port. `None` if it has no routes, so that requests go to the service's own endpoints.
     pub(crate) fn new(
         shared: &Rc<Worker>,
         (service, port): (&Service, u16),
@@ -94,7 +93,7 @@ impl Routes {
             let mut traffic = effective(&service.traffic, port, Some(of));
             if rule.rule().retry.is_some() {
                 traffic = with_rule(traffic, rule.rule());
-                // Of this rule alone, whatever it is called.
+                // The scope is this rule alone. A rule without a name is identified by its index.
                 let name = of.rule.map_or_else(|| format!("#{place}").into(), Into::into);
                 traffic.scope = PolicyScope::Route {
                     kind: route.kind,
@@ -112,7 +111,7 @@ impl Routes {
         Some(Rc::new(Self { port, table, rules, policies, unmatched }))
     }
 
-    /// Closes what is too old at its targets.
+    /// Closes connections to its targets that have been idle for too long.
     pub(crate) fn sweep(&self) {
         for target in self.rules.iter().flat_map(Prepared::targets) {
             target.sweep();
@@ -174,7 +173,7 @@ impl Routes {
 }
 
 impl Policies<'_> {
-    /// The policy of a rule; none where there is none of it or its route, and that of the service holds.
+    /// The policy of a rule. `None` if neither the rule nor its route has one, so that the service's policy applies.
     fn of(&mut self, traffic: Traffic) -> Option<Rc<RequestPolicy>> {
         if !matches!(traffic.scope, PolicyScope::Route { .. }) {
             return None;
@@ -199,7 +198,7 @@ impl Policies<'_> {
     }
 }
 
-/// A request's head as matching sees it.
+/// A request's head, as routes match it.
 pub(crate) struct Head<'a>(pub(crate) RequestView<'a>);
 
 impl leno_policy::Request for Head<'_> {
@@ -208,7 +207,7 @@ impl leno_policy::Request for Head<'_> {
     }
 
     fn path(&self) -> &[u8] {
-        // A match without a path is one of the prefix `/`, and a CONNECT has no path.
+        // A match without a path has the prefix `/`, and a CONNECT has no path.
         if self.0.is_connect() { b"/" } else { self.0.path() }
     }
 

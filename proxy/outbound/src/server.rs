@@ -1,4 +1,4 @@
-//! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
+//! The connection for one request to an endpoint: one of its own, or a stream of a shared one.
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
@@ -21,32 +21,32 @@ use crate::request::Request;
 /// The connections to one endpoint.
 pub(crate) type Pool = leno_pool::Pool<Channel, Refused, OpenError>;
 
-/// Whether the server's proxy has refused the own certificate, of a shared connection.
+/// Whether the server's proxy refused this proxy's certificate, on a shared connection.
 pub(crate) type Refused = Rc<Cell<bool>>;
 
-/// What a request is sent over.
+/// The connection over which a request is sent.
 pub(crate) struct Server {
-    /// It was there before this request came.
+    /// The connection was open before this request came.
     pub(crate) reused: bool,
-    /// Another proxy is on the other side.
+    /// The server is another proxy of this mesh.
     pub(crate) is_mesh: bool,
-    /// What it says in headers of the mesh is believed: it is such a proxy, or a waypoint, which removes what servers behind
-    /// it say there.
+    /// Mesh headers of the server are trusted: it is such a proxy, or a waypoint, which removes the mesh headers of
+    /// servers behind it.
     pub(crate) is_believed: bool,
     connection: Pooled<Channel, Refused>,
-    /// What the shared connection had received before this request.
+    /// How much the shared connection had received before this request.
     heard: u64,
 }
 
-/// RFC 5842 section 7.2.
+/// Loop Detected (RFC 5842 section 7.2).
 const LOOP_DETECTED: u16 = 508;
-/// As the server's own proxy answers where it is of this mesh.
+/// The status with which a proxy of this mesh answers a request that policies deny.
 const FORBIDDEN: u16 = 403;
 
-/// In `leno-error` when every stream of every connection to the server stayed in use.
+/// Value of `leno-error` if every stream of every connection to the server stayed in use.
 pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
 
-/// Why there is no connection. Nothing of the request was sent, so that it can go elsewhere.
+/// Why there is no connection. Nothing of the request was sent, so it can go to another endpoint.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GetError {
     #[error("{0}")]
@@ -73,7 +73,7 @@ impl GetError {
         }
     }
 
-    /// What the client is answered.
+    /// The status of the answer to the client.
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::Deadline => 504,
@@ -83,7 +83,7 @@ impl GetError {
         }
     }
 
-    /// Whether policy allows the service no more connections.
+    /// Whether policy allows no more connections to the service.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self, Self::Connect(error) if matches!(**error, OpenError::Full))
     }
@@ -107,12 +107,12 @@ impl From<PoolError<OpenError>> for GetError {
     }
 }
 
-/// A connection to an endpoint: pooled, or a new one. To another proxy requests of both versions
-/// share one HTTP/2 connection, except for one of HTTP/1 that comes alone ([`Carrier::Either`]); an unmeshed server is
-/// spoken to as the client speaks. `deadline` is the mesh's own, beside the client's.
+/// Returns a pooled connection to an endpoint, or opens one. To another proxy, requests of both versions share one
+/// HTTP/2 connection, except for an HTTP/1 request that comes alone ([`Carrier::Either`]). An unmeshed server gets
+/// the client's version of HTTP. `deadline` is the mesh's own, in addition to the client's.
 ///
-/// The wait ends with either deadline and when the client leaves. A connection that is being made then is
-/// for the next request.
+/// The wait ends at the first of the deadlines, or when the client leaves. A connection that is still being opened
+/// then serves a later request.
 pub(crate) async fn get<R: Request>(
     shared: &Rc<Worker>,
     remote: &Rc<Remote>,
@@ -144,23 +144,23 @@ pub(crate) async fn get<R: Request>(
     Ok(Server::over(connection, (is_mesh, is_believed), shared))
 }
 
-/// What a request goes over.
+/// The kind of connection for a request.
 fn carrier<R: Request>(is_mesh: bool, request: &R, remote: &Remote) -> Carrier {
     match (is_mesh, request.is_http2()) {
-        // Where policy limits connections, one that all requests share is worth more than a cheaper one.
+        // If policy limits connections, a connection that all requests share is worth more than a cheaper one.
         (true, _) if request.fits_http1() && remote.connections.is_unlimited() => Carrier::Either,
         (true, _) | (false, true) => Carrier::Http2,
         (false, false) => Carrier::Http1,
     }
 }
 
-/// A connection that has to be waited for.
+/// Waits for a connection.
 async fn connect(
     shared: &Rc<Worker>,
     remote: &Rc<Remote>,
     carrier: Carrier,
 ) -> Result<Pooled<Channel, Refused>, GetError> {
-    // Exists as long as this request waits, once a connection is made for it.
+    // Set once a connection is being opened for this request; lives as long as the request waits.
     let request = OnceCell::new();
     let parts = || {
         let waits = Rc::downgrade(request.get_or_init(Rc::default));
@@ -170,10 +170,10 @@ async fn connect(
     Ok(got.await?)
 }
 
-/// What a connection is made with: the worker, the endpoint, and whether the request still waits.
+/// What is needed to open a connection: the worker, the endpoint, and whether the request still waits.
 type Parts = (Rc<Worker>, Rc<Remote>, Weak<()>);
 
-/// Opens a connection for streams, or for HTTP/1 where the other proxy takes nothing else.
+/// Opens a connection for streams, or for HTTP/1 if the other proxy accepts nothing else.
 async fn over_http2(
     (shared, remote, request): Parts,
 ) -> Result<Agreed<Channel, Refused>, OpenError> {
@@ -192,12 +192,12 @@ async fn over_http1((shared, remote, request): Parts) -> Result<Channel, OpenErr
     Ok(channel)
 }
 
-/// Opens one that no request waits for yet.
+/// Opens a connection before a request waits for it.
 async fn ahead(shared: Rc<Worker>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
     connect::open(&shared, &remote, &[Alpn::Http1], false).await
 }
 
-/// Counts a connection if the request that it was made for waits no more.
+/// Counts a connection if the request for which it was opened no longer waits.
 fn count_outlived(shared: &Worker, request: &Weak<()>) {
     if request.strong_count() == 0 {
         shared.registry.count(Counter::ConnectionsOutlived);
@@ -205,7 +205,7 @@ fn count_outlived(shared: &Worker, request: &Weak<()>) {
 }
 
 impl Server {
-    /// Counts how the connection was got.
+    /// Counts whether the connection is new or reused.
     fn over(
         connection: Pooled<Channel, Refused>,
         (is_mesh, is_believed): (bool, bool),
@@ -238,14 +238,14 @@ impl Server {
         }
     }
 
-    /// Whether the server's proxy has refused the own certificate on a shared connection.
+    /// Whether the server's proxy refused this proxy's certificate on a shared connection.
     pub(crate) fn was_refused(&self) -> bool {
         matches!(&self.connection, Pooled::Http2(lent) if lent.tag.get())
     }
 
-    /// A request has failed. If it has waited in vain and nothing else has come meanwhile either, the shared
-    /// connection does not seem to be alive: no more requests are sent over it, and it is closed once those
-    /// on it have ended.
+    /// Judges a shared connection after a request failed. If the request waited in vain, and the connection received
+    /// nothing in the meantime, the connection seems dead: it gets no more requests, and is closed once those on it
+    /// have ended.
     pub(crate) fn judge(&self, failure: &Failure) {
         let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
         if let Pooled::Http2(lent) = &self.connection
@@ -257,7 +257,7 @@ impl Server {
         }
     }
 
-    /// Keeps what can be used again.
+    /// Returns a connection to the pool if it can be used again.
     pub(crate) fn give_back(self, remote: &Remote, done: &Exchange) {
         match self.connection {
             Pooled::Http1 { conn, claim: Some(_claim), .. } if done.server_reusable => {

@@ -1,5 +1,5 @@
-//! Requests of the proxy's own to services of the mesh, such as questions to external authorizers. They go as the
-//! requests of the workload go that name the same service, except that routes do not change them.
+//! Requests that the proxy itself sends to services of the mesh, such as questions to external authorizers. They are
+//! sent like requests of the workload to the same service, except that routes do not change them.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub struct Services {
     shared: Rc<Worker>,
 }
 
-/// A port of a service. It keeps connections to it.
+/// A port of a service, with the connections to it.
 #[derive(Clone, Debug)]
 pub struct ServicePort {
     shared: Rc<Worker>,
@@ -32,7 +32,7 @@ impl Services {
         Self { shared: Rc::clone(shared) }
     }
 
-    /// A port of a service; asks discovery on first use.
+    /// A port of a service. The first use starts a watch in discovery.
     #[must_use]
     pub fn port(&self, service: &ServiceName, port: u16) -> ServicePort {
         let destination = self.shared.targets.get(&self.shared, service, port);
@@ -41,11 +41,11 @@ impl Services {
 }
 
 impl ServicePort {
-    /// Serves the requests on a connection in memory, of HTTP/1 or HTTP/2, until the client closes it. A proxy that
-    /// drains goes on with it, since requests in progress need their answers.
+    /// Serves HTTP/1 or HTTP/2 requests on a connection in memory, until the client closes it. A proxy that drains
+    /// continues to serve it, since requests in progress need their answers.
     pub async fn serve(self, client: DuplexStream, http2: bool) {
         let Self { shared, destination } = self;
-        // Until discovery has answered, nothing is known of the service.
+        // Waits for discovery: before it answers, the proxy has no endpoints of the service.
         destination.route().await;
         if http2 {
             let begin = |request| {
@@ -67,7 +67,7 @@ impl ServicePort {
                     Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
                 }
             };
-            // The proxy writes nothing that it cannot read.
+            // The proxy writes only requests that it can parse.
             let refused =
                 |status, cause| tracing::debug!(status, cause, "an own request is refused");
             let after = serve_begun(&mut client, &shared.limits, forward, refused).await;
@@ -76,7 +76,7 @@ impl ServicePort {
         leno_http::serve(Box::new(Conn::new(client)), (&shared.limits, pending()), request).await;
     }
 
-    /// Closes idle connections that are too old. To be called every few seconds.
+    /// Closes connections that have been idle for too long. To be called every few seconds.
     pub fn sweep(&self) {
         self.destination.sweep();
     }

@@ -25,16 +25,16 @@ use crate::destination::{self, Destination};
 use crate::first::{broke_off, own_tls};
 use crate::opaque::{self, Attempts};
 
-/// For metrics and the access log.
+/// Cause in metrics and the access log: the client sent nothing, so its route is unknown.
 pub(crate) const CLIENT_SILENT: &str = "client-silent";
-/// For `leno-error` as well: discovery does not know the backend chosen any more.
+/// Cause in `leno-error`, metrics and the access log: discovery no longer has the chosen backend.
 pub(crate) const BACKEND_GONE: &str = "backend-gone";
 
-/// What connections to one port of a service follow.
+/// The routes of connections to one port of a service.
 #[derive(Debug)]
 pub(crate) struct Streams {
     table: StreamTable,
-    /// By rule, then by backend; `None` where the reference is invalid.
+    /// By rule, then by backend; `None` if the reference is invalid.
     targets: Vec<Vec<Option<Rc<Destination>>>>,
 }
 
@@ -54,7 +54,7 @@ impl Streams {
         Some(Rc::new(Self { table, targets }))
     }
 
-    /// Closes what is too old at its targets.
+    /// Closes connections to its targets that have been idle for too long.
     pub(crate) fn sweep(&self) {
         for target in self.targets.iter().flatten().flatten() {
             target.sweep();
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
     mut client: Peeked<TcpStream>,
 ) {
     if !streams.table.asks_for_names() {
-        // The server may be the one to speak first.
+        // The server may be the side that sends first.
         let tls = OwnTls::default();
         return relay(shared, (streams, backends), original, client, tls).await;
     }
@@ -85,7 +85,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Relays a connection to where its route leads.
+/// Relays a connection to the backend of its route.
 pub(crate) async fn relay(
     shared: &Rc<Worker>,
     (streams, backends): (&Rc<Streams>, &Backends),
@@ -110,7 +110,7 @@ pub(crate) async fn relay(
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
-            // No route asked for a name, but whether TLS is begun depends on what the client speaks.
+            // No route needed the server name, but whether TLS is originated depends on whether the client uses TLS.
             if !tls.is_tls && chosen.originates_tls() {
                 match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
                     Ok(own) => tls = own.unwrap_or_default(),

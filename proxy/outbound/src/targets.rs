@@ -1,4 +1,4 @@
-//! What routes send requests to: ports of services, known by name.
+//! The targets of routes: ports of services, identified by name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use leno_types::ServiceName;
 use crate::Worker;
 use crate::destination::Destination;
 
-/// The targets of all routes of a worker. Routes share them, and with them pools and estimates; they
-/// go with the last route that has them.
+/// The targets of all routes of a worker. Routes share them, with their pools and estimates. A target is dropped with
+/// the last route that uses it.
 #[derive(Debug)]
 pub(crate) struct Targets {
     directory: Directory,
@@ -23,7 +23,7 @@ impl Targets {
         Self { directory, known: RefCell::default() }
     }
 
-    /// A port of a service; asks discovery on first use.
+    /// A port of a service. The first use starts a watch in discovery.
     pub(crate) fn get(
         &self,
         shared: &Rc<Worker>,

@@ -1,12 +1,12 @@
-//! How often a request or connection that has reached no application is begun anew, elsewhere.
+//! How often a request or connection that has reached no application is sent again, to another endpoint.
 
 use std::time::{Duration, Instant};
 
-/// Tries that there are in any case.
+/// Attempts that are always allowed.
 pub(crate) const TRIES: usize = 3;
-/// Tries while they take no time: of endpoints that end together each says so at once.
+/// Attempts that are allowed while they fail quickly: endpoints that terminate together each refuse at once.
 const QUICK_TRIES: usize = 8;
-/// The time after the first that failed in which that holds.
+/// How long after the first failure attempts count as quick.
 const QUICK: Duration = Duration::from_millis(500);
 
 /// When the first try failed.
@@ -14,7 +14,7 @@ const QUICK: Duration = Duration::from_millis(500);
 pub(crate) struct Unreached(Option<Instant>);
 
 impl Unreached {
-    /// Whether there is another try after `made`, the last of which has just failed.
+    /// Whether to try again after `made` attempts, the last of which has just failed.
     pub(crate) fn has_another(&mut self, made: usize, now: Instant) -> bool {
         let first = *self.0.get_or_insert(now);
         made < TRIES || made < QUICK_TRIES && now.saturating_duration_since(first) < QUICK

@@ -1,4 +1,4 @@
-//! Copies of a late request at other endpoints, of which the first good answer goes to the client.
+//! Copies of a late request at other endpoints. The first good response goes to the client.
 //!
 //! ```text
 //! held whole ─► first copy ──(late)──► another ──(late)──► ...
@@ -27,24 +27,24 @@ use crate::policy::{Plan, RequestPolicy};
 use crate::request::{Copies, Hedgeable};
 use crate::server::{self, GetError, Server};
 
-/// Largest request that is copied, in bytes: what a stream holds for another try anyway.
+/// Most bytes of a request that is copied: as many as a stream holds for a retry anyway.
 const MAX_COPIED: usize = 64 << 10;
 
-/// Longest wait for the rest of a request that may be copied. A client that sends slowly, or waits
-/// for an answer before it goes on, is not to be held up.
+/// Longest wait for the rest of a request that may be copied. A client that sends slowly, or waits for an answer
+/// before it continues, must not be delayed.
 const HOLD_WAIT: Duration = Duration::from_millis(50);
 
-/// Copies that take no memory of their own in a list: as many as most policies have.
+/// Copies that a list holds without an allocation: as many as most policies have.
 const COPIES: usize = 2;
 
-/// What the copies of one request have in common.
+/// What the copies of one request share.
 struct Race<'a> {
     plan: RefCell<&'a mut Plan>,
     hedge: RefCell<&'a mut Hedge>,
     sending: Sending<'a>,
     policy: &'a RequestPolicy,
     registry: &'a Registry,
-    /// One of them answers the client.
+    /// The response of one copy goes to the client.
     is_decided: Cell<bool>,
 }
 
@@ -60,38 +60,38 @@ struct Runner<'a, C> {
 
 type Runners<'a, C> = SmallVec<[Runner<'a, C>; COPIES]>;
 
-/// What became of a copy.
+/// The result of one copy.
 #[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
 enum Ended<C> {
     NotConnected(GetError),
     Exchanged(Server, Exchange, C),
 }
 
-/// What became of all of them.
+/// The result of all copies.
 #[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
 enum RaceOutcome {
     NotConnected(GetError),
     Exchanged(Server, Exchange),
-    /// The client has broken off.
+    /// The client left.
     Gone(Failure),
 }
 
-/// What happened among them.
+/// An event while copies are under way.
 #[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
 enum Event<C> {
-    /// One has ended.
+    /// A copy has ended.
     Ended(usize, Ended<C>),
-    /// The response of one goes to the client.
+    /// The response of a copy goes to the client.
     Decided(usize),
-    /// It is time for another.
+    /// Another copy is due.
     Late,
-    /// The client has broken off.
+    /// The client left.
     Gone(Failure),
 }
 
 impl<R: Hedgeable> Attempts<'_, R> {
-    /// One try, in as many copies as policy has sent while no answer comes. None where there is to be
-    /// another try.
+    /// Makes one attempt, in as many copies as policy sends while no response comes. `None`: there is to be another
+    /// attempt.
     pub(super) async fn race(&mut self, first: Pick<Remote>) -> Option<Forwarded> {
         let held = timeout(HOLD_WAIT, self.request.hold_whole(MAX_COPIED)).await;
         let Some(mut hedge) = self.hedge.take_if(|_| held == Ok(true)) else {
@@ -104,7 +104,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         let (pick, last) = self.run_copies(&mut hedge, first).await;
         self.hedge = Some(hedge);
         let address = pick.endpoint().address;
-        // What becomes of the last one is still to be seen.
+        // The result of this copy is not settled yet, so its endpoint is not among those that were tried.
         let mut later = self.tried.iter().enumerate().skip(tried);
         if let Some((at, _)) = later.find(|(_, known)| **known == address) {
             self.tried.remove(at);
@@ -124,7 +124,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         }
     }
 
-    /// Runs copies until one answers the client, all have failed, or the client has gone.
+    /// Runs copies until one answers the client, all have failed, or the client has left.
     async fn run_copies(
         &mut self,
         hedge: &mut Hedge,
@@ -189,7 +189,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
 }
 
 impl<'a> Race<'a> {
-    /// Begins a copy.
+    /// Starts a copy.
     fn start<'r, C: Copies>(
         &'r self,
         copies: &C,
@@ -271,7 +271,7 @@ impl<'a> Race<'a> {
         .await
     }
 
-    /// Where another copy goes that is to be sent now; it is paid for.
+    /// The endpoint for a copy that is due, if the budget pays for the copy.
     fn another(&self, pick: impl FnOnce() -> Option<Pick<Remote>>) -> Option<Pick<Remote>> {
         let mut hedge = self.hedge.borrow_mut();
         let Some(pick) = pick() else {
@@ -286,12 +286,12 @@ impl<'a> Race<'a> {
         Some(pick)
     }
 
-    /// The copies that are left are given up: another answers the client, or the client has gone.
+    /// Counts the remaining copies as lost: another copy answers the client, or the client has left.
     fn lose<C>(&self, runners: &Runners<'_, C>) {
         for runner in runners {
             self.count(runner);
             if self.is_decided.get() && runner.is_connected.get() {
-                // Or an endpoint that is always late would never be seen to be.
+                // Otherwise an endpoint that is always late would never look late.
                 let at_least = leno_transport::now().saturating_duration_since(runner.begun);
                 self.policy.observe(at_least);
                 runner.pick.observe(at_least, leno_transport::now());
@@ -306,7 +306,7 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// Gives the client back to its request.
+    /// Returns the client's connection to the request.
     fn last<C: Copies>(&self, copies: C, ended: Ended<C::Copy>) -> RaceOutcome {
         match ended {
             Ended::NotConnected(error) => {
@@ -322,13 +322,13 @@ impl<'a> Race<'a> {
 }
 
 impl<C> Runner<'_, C> {
-    /// Nothing more of it is wanted.
+    /// Drops the copy, and returns its endpoint.
     fn over(self) -> Rc<Pick<Remote>> {
         self.pick
     }
 }
 
-/// Notes that a copy has failed while others are under way.
+/// Records that a copy failed while others are under way.
 fn note<C>(shared: &Worker, pick: &Pick<Remote>, ended: &Ended<C>) {
     let edge = pick.endpoint().edge(shared);
     match ended {

@@ -1,4 +1,4 @@
-//! What one try is sent with, whichever copy of the request it is.
+//! The settings of one attempt, for every copy of the request.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::server::Server;
 
 use super::turn::mark;
 
-/// What the tries of a request have in common.
+/// What the attempts of a request share.
 #[derive(Clone)]
 pub(super) struct Sending<'a> {
     pub(super) shared: &'a Rc<Worker>,
@@ -27,33 +27,33 @@ pub(super) struct Sending<'a> {
     pub(super) wanted: Affinity,
     pub(super) applied: Option<&'a Applied>,
     pub(super) request_by: Option<Instant>,
-    /// What tells the next hop of the trace.
+    /// The trace headers for the next hop.
     pub(super) trace: Told<'a>,
-    /// What the request is marked with for the server's proxy, if a tap gets it.
+    /// The tap mark for the server's proxy, if a tap selects the request.
     pub(super) mark: Option<Mark>,
-    /// Where the beginnings of the bodies are copied to, if a tap wants them.
+    /// Where the beginnings of the bodies are copied to, if a tap needs them.
     pub(super) copies: Option<BodyCopies>,
 }
 
-/// What tells the next hop of the trace that a request takes part in.
+/// The trace headers for the next hop.
 #[derive(Clone, Copy)]
 pub(super) struct Told<'a> {
     pub(super) parent: Option<&'a TraceLine>,
-    /// In other forms, in which the request came.
+    /// The headers of other formats in which the request came.
     pub(super) lines: &'a [HeaderLine],
 }
 
-/// When a try must be over, and when its response must have begun.
+/// When an attempt must be over, and when its response must have begun.
 pub(super) type Times = (Option<tokio::time::Instant>, Option<Instant>);
 
 impl Sending<'_> {
-    /// When a try that begins now must be over.
+    /// When an attempt that begins now must be over.
     pub(super) fn deadline(&self) -> Option<tokio::time::Instant> {
         let of_route = self.applied.and_then(Applied::deadline);
         [self.request_by.map(Into::into), of_route].into_iter().flatten().min()
     }
 
-    /// Sends a request over a connection to an endpoint, and the response back.
+    /// Sends a request to an endpoint, and relays the response.
     pub(super) async fn exchange<R: Request>(
         &self,
         request: &mut R,
@@ -108,7 +108,7 @@ impl Sending<'_> {
             with_state = order.request.add.iter().cloned().chain(state).collect();
             order.request.add = &with_state;
         }
-        // The server has proven that it is a proxy of the mesh: its word is the mesh's.
+        // The server has proven that it is a proxy of the mesh, so its mesh headers are kept.
         order.response.keep_mesh = server.is_believed;
         let added: Vec<HeaderLine>;
         if let Some(line) = line {

@@ -1,23 +1,23 @@
-//! Notices a request that a route sends to the workload that it comes from, again and again.
+//! Detects a request that a route sends, again and again, to the workload that it comes from.
 //!
 //! ```text
 //! application ─► route ─► the same workload: marked ─► application ─► route ─► the same workload: a loop
 //! ```
 //!
-//! An application that passes requests on, such as a gateway, passes their headers on as well. So a
-//! request that comes back has the mark of its first turn. The mark is of one method, host and target:
-//! an application that calls itself for something else may go on.
+//! An application that forwards requests, such as a gateway, forwards their headers as well. So a request that comes
+//! back has the mark of its first turn. The mark is of one method, host and target: an application may still send
+//! itself another request.
 
 use leno_balance::hash;
 use leno_http::{Cause, Failure, HeaderLine, Party, RequestView};
 
-/// The header with the mark. It does not begin with `leno-`, as what applications send may not.
+/// The header with the mark. Its name does not begin with `leno-`, because applications cannot send such headers.
 const TURN: &str = "x-leno-turn";
 
-/// The mark of a request that the workload `source` sends to itself by a route, to be set on it.
+/// The mark to set on a request that a route sends from the workload `source` to itself.
 ///
 /// # Errors
-/// The request has this mark already.
+/// The request already has this mark.
 pub(super) fn mark(source: &str, request: RequestView<'_>) -> Result<Option<HeaderLine>, Failure> {
     let parts: [&[u8]; 7] = [
         source.as_bytes(),

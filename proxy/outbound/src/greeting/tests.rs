@@ -1,4 +1,4 @@
-//! What a server may do before it has said anything, over pipes in memory.
+//! Servers that have sent nothing yet, over pipes in memory.
 
 use leno_tls::{
     Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, TlsStream, refused_by_server,
@@ -13,7 +13,7 @@ use super::*;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
-/// Breaks with this once it has taken that many bytes, or at once.
+/// Breaks with this error once it has taken so many bytes, or at once.
 struct Breaking {
     after: usize,
     taken: usize,
@@ -65,7 +65,7 @@ fn server(room: usize) -> (Peeked<DuplexStream>, DuplexStream) {
     (server.into(), beyond)
 }
 
-/// What becomes of a server that breaks after so many bytes, and what is kept then.
+/// The result for a server that breaks after so many bytes, and what is kept of the client's bytes.
 async fn broken(after: usize) -> (Greeting, Vec<u8>) {
     let with = Some(io::ErrorKind::ConnectionReset.into());
     let mut server = Peeked::from(Breaking { after, taken: 0, with });
@@ -96,7 +96,7 @@ async fn a_server_that_stays_silent_is_waited_for_within_a_bound() {
     let (mut server, _beyond) = server(3);
     let (mut client, _far) = client(b"hello");
     let greeting = greet(&mut server, &mut client).await;
-    // As much as it takes is sent; the rest is the relay's.
+    // What the server accepts is sent; the relay sends the rest.
     assert!(matches!(greeting, Greeting::Going { sent: 3 }), "{greeting:?}");
 }
 
@@ -119,7 +119,7 @@ fn authority() -> (Issuer<'static, KeyPair>, String) {
     (Issuer::new(params, key), root)
 }
 
-/// Credentials of an identity, which believe in the second root.
+/// Credentials of an identity, which trust `roots`.
 fn keyring(issuer: &Issuer<'static, KeyPair>, uri: &str, roots: &str) -> Keyring {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();

@@ -1,4 +1,4 @@
-//! How endpoints are chosen and left out, and how many requests they have at once.
+//! How endpoints are chosen and ejected, and how many requests they have at a time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,27 +11,26 @@ use leno_resilience::{Full, Gate, Gradient, Permit};
 use leno_types::mesh::Distribution;
 use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimits};
 
-/// Requests on each near endpoint from which others help, where policy does not say: a few more
-/// than an endpoint that keeps up has.
+/// Default number of requests on each near endpoint above which other endpoints help: a few more than an endpoint has
+/// that keeps up.
 const OVERFLOW: u32 = 16;
 
-/// Requests that may wait where policy bounds those under way and does not say: enough for the
-/// jitter of arrivals.
+/// Default number of requests that may wait if policy limits those under way: enough for the jitter of arrivals.
 const PENDING: u32 = 1_024;
 
-/// The bound that an adaptive one starts from.
+/// The initial value of an adaptive limit.
 const FIRST_LIMIT: u32 = 100;
 
-/// Statuses by which an endpoint is judged: it could not do what it should have.
+/// Statuses that count as a failure of the endpoint.
 const FAILED: std::ops::RangeInclusive<u16> = 500..=599;
 
-/// gRPC statuses that say the same: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
+/// gRPC statuses that count as one: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
 const GRPC_FAILED: [u8; 5] = [2, 4, 13, 14, 15];
 
-/// RESOURCE_EXHAUSTED, as which a rate limit refuses.
+/// The gRPC status RESOURCE_EXHAUSTED, with which a rate limit refuses a call.
 const GRPC_EXHAUSTED: u8 = 8;
 
-/// The policy of the endpoints of one port of a service, for one worker.
+/// One worker's policy of the endpoints of one port of a service.
 #[derive(Debug)]
 pub(crate) struct EndpointPolicy {
     limits: WorkerLimits,
@@ -39,13 +38,13 @@ pub(crate) struct EndpointPolicy {
     balancing: Option<Balancing>,
     gate: Option<Rc<Gate>>,
     gradient: Option<RefCell<Gradient>>,
-    /// Of the workload whose requests these are.
+    /// Hash of the name of the client workload.
     source: u64,
 }
 
 impl EndpointPolicy {
-    /// What holds by `traffic`; `source` names the workload whose requests these are. Requests that are
-    /// under way by `before` count.
+    /// The policy that `traffic` sets. `source` names the client workload. Requests that are under way under `before`
+    /// count.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, source: &str) -> Self {
         let limits = traffic.limits.unwrap_or_default();
         let first = limits.requests.unwrap_or(FIRST_LIMIT).min(FIRST_LIMIT);
@@ -67,19 +66,19 @@ impl EndpointPolicy {
         Self { limits, ejection, balancing, gate, gradient, source: hash(source.as_bytes()) }
     }
 
-    /// Whether it is what `traffic` says.
+    /// Whether the policy was made from the same settings.
     pub(crate) fn is_of(&self, traffic: &Traffic) -> bool {
         self.limits == traffic.limits.unwrap_or_default()
             && self.ejection == traffic.ejection
             && self.balancing == traffic.balancing
     }
 
-    /// Most connections to all endpoints.
+    /// Most connections to all endpoints together.
     pub(crate) fn connections(&self) -> u32 {
         self.limits.connections.unwrap_or(u32::MAX)
     }
 
-    /// How the balancer is to choose.
+    /// The settings of the balancer.
     pub(crate) fn settings(&self, distribution: Distribution) -> Settings {
         let balancing = self.balancing.as_ref();
         let overflow = balancing.and_then(|b| b.overflow).unwrap_or(OVERFLOW);
@@ -96,12 +95,12 @@ impl EndpointPolicy {
         }
     }
 
-    /// The algorithm that policy asks for.
+    /// The algorithm that policy selects.
     fn asked(&self) -> Option<&traffic::Algorithm> {
         self.balancing.as_ref().map(Balancing::algorithm)
     }
 
-    /// What a request asks of the balancer.
+    /// The affinity of a request.
     pub(crate) fn wanted(&self, request: RequestView<'_>) -> Affinity {
         let Some(balancing) = &self.balancing else { return Affinity::default() };
         let on = match self.asked() {
@@ -120,7 +119,7 @@ impl EndpointPolicy {
         Affinity { hash, session }
     }
 
-    /// What a connection asks of it whose requests nobody sees.
+    /// The affinity of an opaque connection.
     pub(crate) fn wanted_of_stream(&self) -> Affinity {
         let by_source = matches!(
             self.asked(),
@@ -132,7 +131,8 @@ impl EndpointPolicy {
         Affinity { hash: by_source.then_some(self.source), session: None }
     }
 
-    /// The line that keeps a session on the endpoint with this key, unless it is there already.
+    /// The `Set-Cookie` line that keeps a session on the endpoint with this key. `None` if the session is there
+    /// already, or if policy has no sessions.
     pub(crate) fn session_line(&self, wanted: Affinity, key: u64) -> Option<HeaderLine> {
         let name = self.balancing.as_ref()?.session_cookie.as_ref()?;
         if wanted.session == Some(key) {
@@ -142,7 +142,7 @@ impl EndpointPolicy {
         HeaderLine::new("Set-Cookie", value.as_bytes()).ok()
     }
 
-    /// A place among the requests under way; none is needed where policy sets no bound.
+    /// Waits for a place among the requests under way. `None`: policy sets no limit.
     pub(crate) async fn enter(&self) -> Result<Option<Permit>, Full> {
         match &self.gate {
             Some(gate) => gate.enter().await.map(Some),
@@ -150,7 +150,7 @@ impl EndpointPolicy {
         }
     }
 
-    /// A request was answered, or not, after this time.
+    /// Records that a request was answered, or failed, after this time.
     pub(crate) fn answered(&self, latency: Duration, is_overload: bool) {
         let (Some(gradient), Some(gate)) = (&self.gradient, &self.gate) else { return };
         let mut gradient = gradient.borrow_mut();
@@ -162,8 +162,8 @@ impl EndpointPolicy {
         gate.set(gradient.limit(), self.limits.pending.unwrap_or(PENDING));
     }
 
-    /// Whether a response comes without the work that was asked for, so that its latency says nothing:
-    /// the endpoint failed, or refused it for its rate.
+    /// Whether a response came without the requested work, so that its latency is of no use: the endpoint failed, or
+    /// refused the request because of a rate limit.
     pub(crate) fn is_refusal(status: u16, grpc: Option<u8>) -> bool {
         Self::is_bad(status, grpc) || status == 429 || grpc == Some(GRPC_EXHAUSTED)
     }

@@ -1,4 +1,4 @@
-//! When requests are sent again, how long they may take, and which are made to fail.
+//! Retries, timeouts, hedging and faults of requests.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,42 +14,42 @@ use leno_types::traffic::{Faults, Hedging, Retries, Traffic, TrafficTimeouts};
 
 use super::EndpointPolicy;
 
-/// What the server's proxy answers where the application's response is none, or none came.
+/// The status with which the server's proxy answers if the application's response is invalid or missing.
 const BAD_GATEWAY: u16 = 502;
 
-/// gRPC's UNAVAILABLE: what that is to a gRPC client.
+/// The gRPC status UNAVAILABLE, which a gRPC client gets in that case.
 const GRPC_UNAVAILABLE: u8 = 14;
 
-/// The policy of requests to one port of a service, or of those that one route sends, for one worker.
+/// One worker's policy of the requests to one port of a service, or of the requests that follow one route.
 #[derive(Debug)]
 pub(crate) struct RequestPolicy {
     retries: Option<Retries>,
     timeouts: TrafficTimeouts,
     hedging: Option<Hedging>,
-    /// How long responses take, where hedging asks for a percentile.
+    /// Latencies of responses, if hedging needs a percentile of them.
     latencies: Option<RefCell<Latencies>>,
     faults: Option<Faults>,
-    /// Bounds of the HTTP engine, where policy changes them.
+    /// Limits of the HTTP engine, if policy changes them.
     limits: Option<Limits>,
     budget: RefCell<Budget>,
     rng: RefCell<Rng>,
 }
 
-/// The times and tries of one request.
+/// The deadlines and attempts of one request.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// None where policy retries nothing.
+    /// `None` if policy has no retries.
     retry: Option<Retry>,
     is_idempotent: bool,
     request_by: Option<Instant>,
     response_by: Option<Instant>,
-    /// What was decided on the last try's response.
+    /// The decision on the response of the last attempt.
     again: Cell<Option<Duration>>,
 }
 
 impl RequestPolicy {
-    /// What holds by `traffic`. What `before` has saved up of its budget is kept: a change of policy gives
-    /// nobody retries.
+    /// The policy that `traffic` sets. It keeps what `before` has saved up in its budget, so that a change of policy
+    /// does not grant additional retries.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, limits: &Limits) -> Self {
         let budget = traffic.retries.as_ref().map(|retries| retries.budget).unwrap_or_default();
         let budget = match before.filter(|before| before.pays()) {
@@ -70,7 +70,7 @@ impl RequestPolicy {
         }
     }
 
-    /// Whether it is what `traffic` says.
+    /// Whether the policy was made from the same settings.
     pub(crate) fn is_of(&self, traffic: &Traffic) -> bool {
         self.retries == traffic.retries
             && self.timeouts == traffic.timeouts
@@ -83,17 +83,17 @@ impl RequestPolicy {
         self.timeouts.stream
     }
 
-    /// How long an opaque connection may move nothing.
+    /// How long an opaque connection may be idle.
     pub(crate) fn idle_timeout(&self) -> Option<Duration> {
         self.timeouts.idle
     }
 
-    /// The bounds of an exchange.
+    /// The limits of an exchange: those of policy, or `otherwise`.
     pub(crate) fn limits<'a>(&'a self, otherwise: &'a Limits) -> &'a Limits {
         self.limits.as_ref().unwrap_or(otherwise)
     }
 
-    /// What is done to a request on purpose.
+    /// Draws the fault that is injected into a request.
     pub(crate) fn fault(&self) -> Fault {
         match &self.faults {
             Some(faults) => draw(faults, &mut self.rng.borrow_mut()),
@@ -101,8 +101,8 @@ impl RequestPolicy {
         }
     }
 
-    /// The copies of a request that comes now; none where it is not to be copied, or nobody knows yet
-    /// what is late.
+    /// The copies of a request that begins now. `None` if it must not be copied, or if too few latencies are known to
+    /// say what is late.
     pub(crate) fn hedge(&self, is_idempotent: bool) -> Option<Hedge> {
         let hedging = self.hedging.filter(|hedging| is_idempotent || hedging.non_idempotent)?;
         let known = self.latencies.as_ref().zip(hedging.percentile);
@@ -116,14 +116,14 @@ impl RequestPolicy {
         hedge.another(&mut self.budget.borrow_mut(), leno_transport::now())
     }
 
-    /// A response began after this time, or had not begun yet.
+    /// Records that a response began after this time, or had not begun by then.
     pub(crate) fn observe(&self, latency: Duration) {
         if let Some(latencies) = &self.latencies {
             latencies.borrow_mut().observe(latency);
         }
     }
 
-    /// Whether a response is one that another copy's may be better than.
+    /// Whether another copy may get a better response than this one.
     pub(crate) fn is_bad(&self, response: ResponseView<'_>) -> bool {
         let (ending, grpc) = ending(response);
         let is_failure = |retries| is_failure(retries, ending);
@@ -131,12 +131,12 @@ impl RequestPolicy {
             || self.retries.as_ref().is_some_and(is_failure)
     }
 
-    /// Whether requests pay into the budget.
+    /// Whether requests add to the budget.
     fn pays(&self) -> bool {
         self.retries.is_some() || self.hedging.is_some()
     }
 
-    /// The times and tries of a request that comes now.
+    /// The deadlines and attempts of a request that begins now.
     pub(crate) fn plan(&self, is_idempotent: bool) -> Plan {
         let within = |timeout: Duration| leno_transport::now().checked_add(timeout);
         if self.pays() {
@@ -158,35 +158,35 @@ impl Plan {
         self.request_by
     }
 
-    /// When the response of a try that begins now must have begun.
+    /// When the response of an attempt that begins now must have begun.
     pub(crate) fn response_by(&self, policy: &RequestPolicy) -> Option<Instant> {
         let per_try = policy.retries.as_ref().and_then(|retries| retries.per_try_timeout);
         let per_try = per_try.and_then(|timeout| leno_transport::now().checked_add(timeout));
         [self.response_by, per_try].into_iter().flatten().min()
     }
 
-    /// Whether policy decides on retries.
+    /// Whether policy has retries.
     pub(crate) fn decides(&self) -> bool {
         self.retry.is_some()
     }
 
-    /// Whether the method promises that sending the request twice is like sending it once.
+    /// Whether the method is idempotent: sending the request twice is like sending it once.
     pub(crate) fn is_idempotent(&self) -> bool {
         self.is_idempotent
     }
 
-    /// How many retries policy has decided on.
+    /// How many retries policy has made.
     pub(crate) fn made(&self) -> u32 {
         self.retry.as_ref().map_or(0, Retry::made)
     }
 
-    /// What was decided on the response that was judged last.
+    /// Takes the decision on the response that was judged last.
     pub(crate) fn again(&self) -> Option<Duration> {
         self.again.take()
     }
 
-    /// Decides on a response whose head is here; whether the request is to be sent again. `is_mesh`: it
-    /// came through another proxy.
+    /// Decides on a response whose head has arrived. Returns whether the request is to be sent again. `is_mesh`: the
+    /// response came through another proxy.
     pub(crate) fn judge(
         &mut self,
         (policy, registry): (&RequestPolicy, &Registry),
@@ -197,7 +197,7 @@ impl Plan {
             return false;
         };
         let ending = match ending(response).0 {
-            // Of what broke behind the server's proxy all that is here is what that says of it.
+            // The server's proxy reports a break behind it only by this answer.
             Ending::Status(BAD_GATEWAY) | Ending::Grpc(GRPC_UNAVAILABLE)
                 if is_mesh && retries.on.reset && response.header("leno-error").is_some() =>
             {
@@ -213,7 +213,7 @@ impl Plan {
         again.is_some()
     }
 
-    /// Decides after a failure without a response.
+    /// Decides on a retry after a failure without a response.
     pub(crate) fn after(
         &mut self,
         (policy, registry): (&RequestPolicy, &Registry),
@@ -235,7 +235,7 @@ impl Plan {
         silent.then(|| self.decide((policy, registry), ending, facts))?
     }
 
-    /// Decides after no connection could be made.
+    /// Decides on a retry after connecting failed.
     pub(crate) fn after_connecting(
         &mut self,
         (policy, registry): (&RequestPolicy, &Registry),
@@ -271,7 +271,7 @@ impl Plan {
     }
 }
 
-/// What a retry that is not made is counted as.
+/// The counter for a retry that is not made.
 const fn counter(why: Why) -> Option<Counter> {
     match why {
         Why::NoFailure => None,
@@ -283,7 +283,7 @@ const fn counter(why: Why) -> Option<Counter> {
     }
 }
 
-/// How a try ends whose response has this head, and its gRPC status.
+/// How an attempt ended whose response has this head, and its gRPC status.
 fn ending(response: ResponseView<'_>) -> (Ending, Option<u8>) {
     let grpc = response.header("grpc-status").and_then(number);
     let ending = match (response.status(), grpc) {
@@ -297,8 +297,8 @@ fn number(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The bounds of the HTTP engine, where policy changes them: one that says how long a response may take
-/// is in the place of the default wait for it.
+/// The limits of the HTTP engine, if policy changes them. A policy that limits the time of a response replaces the
+/// default wait for it.
 fn changed(timeouts: &TrafficTimeouts, limits: &Limits) -> Option<Limits> {
     let response_wait = limits.stall;
     match timeouts.idle {

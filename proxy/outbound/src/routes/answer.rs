@@ -1,4 +1,4 @@
-//! Answers that the mesh makes itself, for routes.
+//! Answers that the mesh sends itself.
 
 use std::net::SocketAddr;
 
@@ -11,17 +11,17 @@ use crate::backends::UnreachedEndpoint;
 #[derive(Debug)]
 pub(crate) struct MeshAnswer {
     pub(crate) status: u16,
-    /// For metrics and logs, where it is an error.
+    /// Label in metrics and logs, if it is an error.
     pub(crate) error: Option<&'static str>,
-    /// Whether the client's connection ends with it, so that the client asks for the address again.
+    /// Whether the client's connection is closed after it, so that the client looks the address up again.
     pub(crate) last: bool,
-    /// The `leno-error` header: the cause, and what of which route was at fault.
+    /// The value of `leno-error`: the cause, and the part of a route that is at fault.
     shown: Option<String>,
     headers: Vec<HeaderLine>,
 }
 
 impl MeshAnswer {
-    /// An error that no rule makes.
+    /// An error that does not come from a rule.
     pub(crate) fn error(status: u16, cause: &'static str) -> Self {
         Self {
             status,
@@ -32,7 +32,7 @@ impl MeshAnswer {
         }
     }
 
-    /// The same, after which the client's connection ends.
+    /// The same answer, after which the client's connection is closed.
     pub(crate) fn last(self) -> Self {
         Self { last: true, ..self }
     }
@@ -42,18 +42,18 @@ impl MeshAnswer {
         Self::error(501, "connect")
     }
 
-    /// A request to an address that the mesh does not know, where policy refuses that.
+    /// The answer to a request to an address outside of the mesh, if policy denies egress.
     pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
         let shown = Some(format!("{cause}; destination=\"{destination}\""));
         Self { status: 403, error: Some(cause), shown, last: false, headers: Vec::new() }
     }
 
-    /// A request that no endpoint was left for, with the one that was not reached last.
+    /// The answer to a request for which no endpoint is left. It names the last endpoint that was not reached.
     pub(crate) fn unreached(cause: &'static str, last: &UnreachedEndpoint) -> Self {
         Self { shown: Some(format!("{cause}; {last}")), ..Self::error(503, cause) }
     }
 
-    /// An error that routes make.
+    /// The answer to a request that routes refuse.
     pub(super) fn refused(refusal: &Refusal<'_>) -> Self {
         Self {
             status: refusal.status,
@@ -64,15 +64,15 @@ impl MeshAnswer {
         }
     }
 
-    /// What a route wants to be answered. A header that cannot be sent is left out: routes were
-    /// checked for it, requests may hold bytes that no header may.
+    /// The answer that a route sets. A header that cannot be sent is left out: the headers of routes were checked,
+    /// but requests may contribute bytes that no header may have.
     pub(super) fn with(status: u16, headers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let line = |(name, value): (&str, Vec<u8>)| HeaderLine::new(name, &value).ok();
         let headers = headers.into_iter().filter_map(line).collect();
         Self { status, error: None, shown: None, last: false, headers }
     }
 
-    /// As it is sent.
+    /// The answer as it is sent.
     pub(crate) fn answer(&self) -> Answer<'_> {
         Answer {
             status: self.status,

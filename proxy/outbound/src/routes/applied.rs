@@ -1,4 +1,4 @@
-//! What a rule changes of one request and its response.
+//! What a rule changes in one request and its response.
 #![expect(
     clippy::indexing_slicing,
     reason = "rules and backends that the routes themselves have chosen"
@@ -39,7 +39,7 @@ pub(crate) struct Applied {
     path: Box<[u8]>,
 }
 
-/// Names of headers to be left out, as [`Edits`] takes them.
+/// Names of headers to remove, as [`Edits`] takes them.
 pub(crate) type Names<'a> = SmallVec<[&'a str; 8]>;
 
 impl Applied {
@@ -72,7 +72,7 @@ impl Applied {
         Self { routes, rule, backend, target, response_set, response_add, deadline, kept, path }
     }
 
-    /// When a try that begins now must be over.
+    /// When an attempt that begins now must be over.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let of_try = self.backend_timeout().and_then(|time| Instant::now().checked_add(time));
         [self.deadline, of_try].into_iter().flatten().min()
@@ -104,7 +104,7 @@ impl Applied {
         }
     }
 
-    /// The endpoint that the request's session is on.
+    /// The endpoint of the request's session.
     pub(crate) fn endpoint(&self) -> Option<u64> {
         let kept = self.kept.filter(|kept| kept.backend == self.backend().id)?;
         Some(kept.endpoint)
@@ -116,7 +116,7 @@ impl Applied {
         format!("{route} rule {rule}").into()
     }
 
-    /// What counts the requests of the rule.
+    /// Counts the requests of the rule.
     pub(crate) fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
         self.prepared().counted.counter(registry)
     }
@@ -126,18 +126,18 @@ impl Applied {
         self.prepared().names_connect && self.backend().keeps_url()
     }
 
-    /// Whether the rule keeps a client's requests together.
+    /// Whether the rule keeps a client's requests on one endpoint.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.prepared().session.is_some()
     }
 
-    /// The line that tells the client that its session is on this endpoint.
+    /// The header line that reports the endpoint of its session to the client.
     pub(crate) fn session_line(&self, endpoint: u64) -> Option<HeaderLine> {
         let to = (self.backend().id, endpoint, &*self.path);
         session::line(self.prepared().session.as_ref()?, self.kept, to, session::now())
     }
 
-    /// Where copies of the request may go, and how many of all.
+    /// The mirrors that may get copies of the request, with the share of requests for each.
     pub(crate) fn mirrors(&self) -> &[(Mirror, Rc<Destination>)] {
         &self.backend().mirrors
     }
@@ -160,8 +160,8 @@ impl Applied {
     }
 }
 
-/// The new target, if the path changes, or if the target is a whole URI whose host would contradict a new `Host`. Otherwise
-/// a whole URI keeps its host, because servers prefer it to `Host` (RFC 9112 section 3.2.2).
+/// The new target, if the path changes, or if the target is a whole URI whose host would contradict a new `Host`.
+/// Otherwise a whole URI keeps its host, because servers prefer it to `Host` (RFC 9112 section 3.2.2).
 fn target(
     backend: &PreparedBackend,
     view: RequestView<'_>,

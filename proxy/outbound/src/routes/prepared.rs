@@ -1,4 +1,4 @@
-//! Rules with all that does not depend on the request made beforehand.
+//! Rules, prepared so that only what depends on the request is left to do.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::policy::RequestPolicy;
 pub(super) struct Prepared {
     pub(super) cors: Option<Cors>,
     pub(super) backends: Vec<PreparedBackend>,
-    /// A match of the rule is for CONNECT, by name.
+    /// A match of the rule names the method CONNECT.
     pub(super) names_connect: bool,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
-    /// What keeps a client's requests together.
+    /// How the rule keeps a client's requests on one endpoint.
     pub(super) session: Option<SessionAffinity>,
-    /// What policy says about its requests; none where it says nothing of its own.
+    /// The policy of its requests; `None` if it has none of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
-    /// What counts its requests.
+    /// Counts its requests.
     pub(super) counted: CountedRule,
 }
 
-/// A backend of a rule: the filters of both together.
+/// A backend of a rule, with the merged filters of both.
 #[derive(Debug)]
 pub(super) struct PreparedBackend {
-    /// None where the reference is invalid.
+    /// `None` if the reference is invalid.
     pub(super) target: Option<Rc<Destination>>,
-    /// What sessions know it by.
+    /// Identifies the backend in sessions.
     pub(super) id: u32,
     pub(super) request: Lines,
     pub(super) response: Lines,
@@ -50,7 +50,7 @@ pub(super) struct PreparedBackend {
     pub(super) mirrors: Vec<(Mirror, Rc<Destination>)>,
 }
 
-/// Changes of headers as lines to be sent.
+/// Changes of headers, as header lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) remove: Vec<Arc<str>>,
@@ -74,19 +74,19 @@ impl Prepared {
         }
     }
 
-    /// The session that a request brings.
+    /// The session of a request.
     pub(super) fn kept(&self, view: RequestView<'_>) -> Option<RequestSession> {
         self.session.as_ref().and_then(|session| session::read(session, view, session::now()))
     }
 
-    /// The backend that a session is with, whatever its weight is now.
+    /// The index of a session's backend, whatever its weight is now.
     pub(super) fn place_of(&self, kept: RequestSession) -> Option<usize> {
         let same =
             |backend: &PreparedBackend| backend.target.is_some() && backend.id == kept.backend;
         self.backends.iter().position(same)
     }
 
-    /// Every destination that requests or copies of them go to.
+    /// All destinations of requests and of their copies.
     pub(super) fn targets(&self) -> impl Iterator<Item = &Rc<Destination>> {
         self.backends.iter().flat_map(|backend| {
             let mirrors = backend.mirrors.iter().map(|(_, target)| target);
@@ -119,13 +119,13 @@ impl PreparedBackend {
         }
     }
 
-    /// Whether requests go out with the host and the path that they came with.
+    /// Whether requests keep the host and the path with which they came.
     pub(super) fn keeps_url(&self) -> bool {
         self.path.is_none() && !self.sets_host
     }
 }
 
-/// A rule's route, `HTTPRoute shop/cart`, and the name of the rule or its place in the route.
+/// The rule's route, such as `HTTPRoute shop/cart`, and the rule's name or its index in the route.
 pub(super) fn named(of_table: &TableRule) -> (String, String) {
     let (route, rule) = (of_table.route(), of_table.rule());
     let name = match &rule.name {
@@ -135,7 +135,7 @@ pub(super) fn named(of_table: &TableRule) -> (String, String) {
     (format!("{} {}/{}", route.kind.as_str(), route.namespace, route.name), name)
 }
 
-/// What the requests are counted with that clients send to this service and that follow this rule of a route.
+/// The labels that count the requests to this service that follow this rule of a route.
 pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> RouteLabels {
     RouteLabels {
         service: Arc::clone(&service.name),
@@ -145,7 +145,7 @@ pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> 
     }
 }
 
-/// A backend by its name, whatever its place.
+/// Identifies a backend by its name, whatever its index is.
 fn id(target: &RouteTarget) -> u32 {
     match target {
         RouteTarget::Service { name, port } => hash(format!("{name}:{port}").as_bytes()) as u32,
@@ -153,7 +153,7 @@ fn id(target: &RouteTarget) -> u32 {
     }
 }
 
-/// Where a reference leads; nowhere where it is invalid.
+/// The destination of a reference; `None` if the reference is invalid.
 fn target(shared: &Rc<Worker>, target: &RouteTarget) -> Option<Rc<Destination>> {
     match target {
         RouteTarget::Service { name, port } => Some(shared.targets.get(shared, name, *port)),
@@ -164,7 +164,7 @@ fn target(shared: &Rc<Worker>, target: &RouteTarget) -> Option<Rc<Destination>> 
 impl Lines {
     fn new(changes: &HeaderChanges) -> Self {
         let lines = |list: &[(Arc<str>, Arc<str>)]| {
-            // What cannot be set was refused where the route was read.
+            // Headers that cannot be set were refused when the route was read.
             let line =
                 |(name, value): &(Arc<str>, Arc<str>)| HeaderLine::new(name, value.as_bytes()).ok();
             list.iter().filter_map(line).collect()

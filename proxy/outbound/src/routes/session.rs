@@ -1,8 +1,8 @@
-//! Sessions of a rule: which backend and endpoint a client's requests stay with (GEP-1619).
+//! Sessions of a rule: the backend and endpoint on which a client's requests stay (GEP-1619).
 //!
-//! All that is known of a session is in what the client brings: `BACKEND.ENDPOINT.BEGUN.USED`, in
-//! hexadecimal digits, times in seconds of Unix time. Nothing of it is a secret, and who makes one up gets
-//! no farther than to an endpoint of the rule.
+//! The client's cookie or header holds the whole state of a session: `BACKEND.ENDPOINT.BEGUN.USED`, in hexadecimal
+//! digits, with times in seconds of Unix time. Nothing in it is secret: a client that invents a session only reaches
+//! an endpoint of the rule.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,10 +11,10 @@ use leno_types::routes::SessionAffinity;
 
 use crate::policy::cookie;
 
-/// A session that a request brings, and that is not over.
+/// The session of a request, which has not expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestSession {
-    /// [`leno_balance::hash`] of the backend's name, its lower half.
+    /// The lower half of [`leno_balance::hash`] of the backend's name.
     pub(super) backend: u32,
     /// The endpoint's key.
     pub(crate) endpoint: u64,
@@ -27,7 +27,7 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The session of a request; none where it brings none, or one that is over.
+/// The session of a request; `None` if it has none, or an expired one.
 pub(super) fn read(
     session: &SessionAffinity,
     request: RequestView<'_>,
@@ -44,7 +44,7 @@ pub(super) fn read(
     (!is_over(session.absolute, kept.begun) && !is_over(session.idle, kept.used)).then_some(kept)
 }
 
-/// The line that tells the client of its session, where it does not know it yet.
+/// The header line that sends the session to the client; `None` if the client has it already.
 pub(super) fn line(
     session: &SessionAffinity,
     kept: Option<RequestSession>,
@@ -52,7 +52,7 @@ pub(super) fn line(
     now: u64,
 ) -> Option<HeaderLine> {
     let same = kept.filter(|kept| kept.backend == backend && kept.endpoint == endpoint);
-    // How long ago it was used has to be told each time that this counts.
+    // If idleness ends sessions, each response has to send the time of the last use.
     if same.is_some() && session.idle.is_none() {
         return None;
     }
@@ -129,7 +129,7 @@ mod tests {
         assert!(idle.contains("s=00000007.0000000000000009.64.6e;"), "{idle}");
         let permanent = told(&session(Some(60), Some(60)), same, 110).unwrap();
         assert!(permanent.ends_with("; Max-Age=50"), "{permanent}");
-        // One that has to go elsewhere begins anew.
+        // A session whose endpoint changes begins again.
         let other = Some(RequestSession { backend: 7, endpoint: 8, begun: 50, used: 100 });
         assert_eq!(told(&session(None, None), other, 100).as_deref(), Some(first));
     }
