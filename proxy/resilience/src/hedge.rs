@@ -14,7 +14,7 @@ use crate::budget::Budget;
 ///     └──────────┴───────── failure: ignored while other copies are in flight
 /// ```
 ///
-/// When a retry sends the request again, the same begins again with the copies that are left.
+/// When a retry sends the request again, this begins again with the copies that are left.
 #[derive(Clone, Debug)]
 pub struct Hedge {
     delay: Duration,

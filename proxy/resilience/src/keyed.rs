@@ -95,7 +95,7 @@ impl WorkloadLimit {
 }
 
 impl Keys {
-    /// A holder of the lock that panicked has left a map that is whole.
+    /// The map is consistent even if a thread panicked while it held the lock.
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedBucket>>> {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,7 +163,7 @@ impl KeyedLimit {
         }
     }
 
-    /// The same for a key that this worker does not know, or that was dropped.
+    /// Takes a token for a key that this worker does not have, or whose bucket was dropped.
     fn take_new(&mut self, key: u64, rate: Rate, now: Duration) -> TokenOutcome {
         let Some(keys) = &self.workload.keys else { return TokenOutcome::Ended };
         let (bucket, evicted) = keys.bucket(key, now);
@@ -187,7 +187,7 @@ impl KeyedLimit {
     /// Drops keys whose buckets are full. Call it every few seconds.
     pub fn sweep(&mut self, now: Instant) {
         let now = self.workload.since_began(now);
-        // Another worker that holds the lock does the same.
+        // If another worker holds the lock, a later sweep drops the keys.
         let shared = self.workload.keys.as_ref().and_then(|keys| keys.buckets.try_lock().ok());
         if let Some(mut buckets) = shared {
             buckets.retain(|_, bucket| !bucket.end_if_full(now));
