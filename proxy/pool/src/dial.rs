@@ -1,4 +1,4 @@
-//! HTTP/1 connections to a server, each made in a task of its own.
+//! Opens HTTP/1 connections to a server, each in a task of its own.
 //!
 //! ```text
 //! request ─► waiting ─┬─ connected ──► the request that has waited longest
@@ -21,12 +21,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::idle::{ConnPool, MAX_IDLE_CONNS};
 
-/// Most connections to one server that are being made at a time: as many as the pool keeps if all of
-/// their requests leave.
+/// Most connections to one server that are being opened at a time: as many as the pool keeps if all of their requests
+/// leave.
 pub const MAX_CONNECTING: usize = MAX_IDLE_CONNS;
 
-/// Longest wait for a new connection: that for a connection and its handshake, and a moment to wait for
-/// other attempts to end.
+/// Longest wait for a new connection: the time for a connection and its handshake, and a moment for other attempts to
+/// end.
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 
 /// Why there is no new connection.
@@ -38,10 +38,10 @@ pub enum DialError<E> {
     Late,
 }
 
-/// The HTTP/1 connections of one worker to one server: idle ones, and those that are being made.
+/// The HTTP/1 connections of one worker to one server: idle ones, and those that are being opened.
 ///
-/// A request that leaves, because its deadline has passed or its client has gone, leaves its attempt
-/// under way; the connection goes to the next request that waits, or to the idle ones.
+/// If a request leaves, because its deadline has passed or its client is gone, its attempt continues. The connection
+/// goes to the next request that waits, or to the idle ones.
 #[derive(Debug)]
 pub struct Dialer<S, E> {
     state: Rc<DialerState<S, E>>,
@@ -51,16 +51,16 @@ pub struct Dialer<S, E> {
 struct DialerState<S, E> {
     idle: ConnPool<S>,
     connecting: Cell<usize>,
-    /// Bounded by the requests taken.
+    /// Bounded by the number of requests that the proxy accepts.
     waiting: RefCell<VecDeque<oneshot::Sender<Dialed<S, E>>>>,
 }
 
-/// What a request that waits receives.
+/// What a waiting request receives.
 #[derive(Debug)]
 enum Dialed<S, E> {
     Connected(Conn<S>),
     Failed(E),
-    /// An attempt has ended, so that it may make its own.
+    /// An attempt has ended, so that this request may start its own.
     Turn,
 }
 
@@ -83,7 +83,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
         &self.state.idle
     }
 
-    /// A connection that was not used before. `connect` makes one, within a time of its own.
+    /// Opens a connection that was not used before. `connect` connects, and bounds its own time.
     ///
     /// # Errors
     /// [`DialError`]; nothing of the request was sent.
@@ -109,7 +109,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
 }
 
 impl<S: Io + 'static, E: 'static> Dialer<S, E> {
-    /// Makes a connection that no request waits for, for the idle ones. If it fails, no request learns of it.
+    /// Opens a connection before a request needs it, for the idle ones. A failure is not reported to any request.
     pub fn dial_ahead<C>(&self, connecting: C)
     where
         C: Future<Output = Result<S, E>> + 'static,
@@ -130,7 +130,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
 }
 
 impl<S, E> DialerState<S, E> {
-    /// Adds a request to those that wait; whether it needs an attempt of its own.
+    /// Adds a request to those that wait. Returns whether it needs an attempt of its own.
     fn enqueue(&self, sender: oneshot::Sender<Dialed<S, E>>) -> bool {
         let mut waiting = self.waiting.borrow_mut();
         waiting.retain(|sender| !sender.is_closed());
@@ -138,8 +138,8 @@ impl<S, E> DialerState<S, E> {
         self.connecting.get() < waiting.len().min(MAX_CONNECTING)
     }
 
-    /// Gives an outcome to a request that waits: the one that has waited longest, or, of a turn, the last
-    /// one, since the attempts under way are for those before it.
+    /// Sends an outcome to a waiting request: the one that has waited longest, or for a turn the one that came last,
+    /// since the attempts under way are for those before it.
     fn give(&self, mut dialed: Dialed<S, E>)
     where
         S: Io + 'static,
@@ -165,7 +165,7 @@ impl<S, E> DialerState<S, E> {
     }
 }
 
-/// A request that waits. What it was given and has not taken when it leaves goes to the next one.
+/// A waiting request. If it leaves, an outcome that it has not taken goes to the next one.
 struct Waiter<'a, S: Io + 'static, E> {
     state: &'a DialerState<S, E>,
     receiver: oneshot::Receiver<Dialed<S, E>>,
@@ -180,7 +180,7 @@ impl<S: Io + 'static, E> Drop for Waiter<'_, S, E> {
     }
 }
 
-/// A connection that is being made, until it is dropped.
+/// An attempt to connect. It ends when this is dropped.
 struct UnderWay<S: Io + 'static, E> {
     state: Rc<DialerState<S, E>>,
 }
@@ -199,7 +199,7 @@ impl<S: Io + 'static, E> Drop for UnderWay<S, E> {
         let connecting = self.state.connecting.get().saturating_sub(1);
         self.state.connecting.set(connecting);
         self.state.waiting.borrow_mut().retain(|sender| !sender.is_closed());
-        // Some requests have no attempt of their own: one of them is to make one.
+        // Some requests have no attempt of their own: one of them may start one.
         if self.state.waiting.borrow().len() > connecting {
             self.state.give(Dialed::Turn);
         }
@@ -223,7 +223,7 @@ mod tests {
     async fn after(wait: Duration) -> Result<DuplexStream, &'static str> {
         sleep(wait).await;
         let (near, far) = duplex(64);
-        // It stays open.
+        // Keeps the other end open.
         std::mem::forget(far);
         Ok(near)
     }
@@ -240,7 +240,7 @@ mod tests {
                 after(HANDSHAKE)
             };
             assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
-            // The second comes while the first one's attempt is under way.
+            // The second request comes while the attempt of the first one is under way.
             assert!(timeout(DEADLINE + DEADLINE, pool.dial(connect)).await.unwrap().is_ok());
             assert_eq!(made.get(), 1);
             assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
@@ -305,7 +305,7 @@ mod tests {
         .await;
     }
 
-    /// All of them, side by side.
+    /// Runs all of them side by side.
     async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
         let mut all: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
         std::future::poll_fn(|cx| {

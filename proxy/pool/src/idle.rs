@@ -8,17 +8,17 @@ use leno_http::{Conn, Limits};
 use leno_transport::{Io, spawn_contained};
 use tokio::time::Instant;
 
-/// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
-/// this at once are opened and closed again.
+/// Most idle connections to one server. HTTP/1 needs one for each request in flight; connections beyond this number
+/// are closed after use.
 pub const MAX_IDLE_CONNS: usize = 256;
-/// How long a connection waits for its next request. Servers commonly close after 60 s or more
-/// (Node.js after 5 s, which it announces in `Keep-Alive: timeout`); to close first avoids the race.
+/// How long a connection waits for its next request. Servers commonly close after 60 s or more (Node.js after 5 s,
+/// which it announces in `Keep-Alive: timeout`). Closing first avoids a race with the server.
 pub const CONN_IDLE: Duration = Duration::from_secs(50);
-/// The same of a connection between two proxies. The server's proxy keeps idle connections for an
-/// hour and reports which requests it has not seen when it ends one, so that no race is to be avoided; a workload that
-/// calls another one every few minutes makes no handshake each time.
+/// The same for a connection between two proxies. The server's proxy keeps idle connections for an hour, and reports
+/// which requests it has not seen when it closes one, so there is no race to avoid. A workload that calls another one
+/// every few minutes does not need a handshake each time.
 pub const MESH_IDLE: Duration = Duration::from_secs(900);
-/// How much earlier than a server has announced its connection is given up.
+/// How much earlier than the server has announced a connection is closed.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one worker to one server.
@@ -40,7 +40,7 @@ impl<S> Default for ConnPool<S> {
 }
 
 impl<S: Io + 'static> ConnPool<S> {
-    /// The connection used last that is still good, so that those not needed grow old.
+    /// Takes the connection that was used last and is still open, so that unneeded ones grow old.
     pub fn take(&self) -> Option<Conn<S>> {
         let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
@@ -53,7 +53,7 @@ impl<S: Io + 'static> ConnPool<S> {
         None
     }
 
-    /// Closes what is too old or was closed by the server. To be called every few seconds.
+    /// Closes connections that are too old, or that the server has closed. To be called every few seconds.
     pub fn sweep(&self) {
         let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
@@ -61,8 +61,7 @@ impl<S: Io + 'static> ConnPool<S> {
         idle.extract_if(.., is_over).for_each(|idle| end(idle.conn));
     }
 
-    /// Keeps a connection that stands between two exchanges; `announced` is how long the server
-    /// says that it keeps it.
+    /// Keeps a connection between two exchanges. `announced`: how long the server has announced to keep it.
     pub fn put(&self, conn: Conn<S>, announced: Option<Duration>) {
         let keep = announced.map_or(CONN_IDLE, |announced| {
             announced.saturating_sub(ANNOUNCED_MARGIN).min(CONN_IDLE)
@@ -70,7 +69,7 @@ impl<S: Io + 'static> ConnPool<S> {
         self.keep(conn, keep);
     }
 
-    /// Keeps a connection for so long.
+    /// Keeps a connection for this time.
     pub(crate) fn keep(&self, conn: Conn<S>, keep: Duration) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE_CONNS && !keep.is_zero() {
@@ -80,19 +79,19 @@ impl<S: Io + 'static> ConnPool<S> {
         }
     }
 
-    /// How many wait.
+    /// Number of idle connections.
     pub fn len(&self) -> usize {
         self.idle.borrow().len()
     }
 
-    /// Whether none waits.
+    /// Whether there is no idle connection.
     pub fn is_empty(&self) -> bool {
         self.idle.borrow().is_empty()
     }
 }
 
-/// Closes a connection between two exchanges in order, so that the server does not take its end for a failure. A tunnel
-/// that is dropped is reset, and a TLS connection that is dropped sends no `close_notify`.
+/// Closes an idle connection in order, so that the server does not take its end for a failure. A tunnel that is only
+/// dropped is reset, and a TLS connection that is only dropped sends no `close_notify`.
 fn end<S: Io + 'static>(conn: Conn<S>) {
     if !conn.io().ends_when_dropped() {
         // The task ends when the server closes too, or after `Limits::linger`.

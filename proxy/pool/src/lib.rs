@@ -6,10 +6,10 @@
 //!            └─ HTTP/1 ─► Dialer: connections being made ─► ConnPool: idle ones, one request at a time each
 //! ```
 //!
-//! A connection is made in a task of its own: a request that leaves, because its deadline has passed or
-//! its client has gone, leaves the attempt to the next one. How to connect, and what a failure is, the
-//! caller says. This crate knows no endpoints, no policies and no TLS; connections that are relayed as
-//! bytes belong to one client and end with it, so that none is pooled.
+//! Each connection is opened in a task of its own: a request that leaves, because its deadline has passed or its
+//! client is gone, leaves the attempt to the next request. The caller defines how to connect, and what a failure is.
+//! This crate does not deal with endpoints, policies or TLS. Opaque connections belong to one client and end with it,
+//! so they are not pooled.
 //!
 //! Read first: [`Pool`], which chooses the version.
 
@@ -43,29 +43,29 @@ pub use single::{ALONE_IN_A_ROW, Claim, REQUESTS_A_CONNECTION};
 
 use single::Single;
 
-/// The connections of one worker to one server, of both versions of HTTP. `S` is a connection of HTTP/1,
-/// `T` what comes with one of HTTP/2, `E` why there is none.
+/// The connections of one worker to one server, over both versions of HTTP. `S`: an HTTP/1 connection. `T`: the data
+/// that comes with an HTTP/2 connection. `E`: why there is no connection.
 #[derive(Debug)]
 pub struct Pool<S, T, E> {
     http1: Dialer<S, E>,
     http2: ClientPool<T, Rc<E>>,
-    /// Which request has the connection of those that come alone.
+    /// Whether a request has claimed the connection for requests that come alone.
     single: Single,
-    /// The server has agreed on HTTP/1 when HTTP/2 was offered.
+    /// The server agreed on HTTP/1 although HTTP/2 was offered.
     http1_only: Rc<Cell<bool>>,
     /// How long a shared connection waits for its next request.
     shared_idle: Duration,
 }
 
-/// What a request goes over.
+/// The kind of connection for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// HTTP/1.
     Http1,
-    /// HTTP/2, unless the server is known to speak HTTP/1 alone.
+    /// HTTP/2, unless the server is known to accept only HTTP/1.
     Http2,
-    /// HTTP/1 while no other request to the server is in flight or was a moment ago, as far as a connection is made for
-    /// that; HTTP/2 otherwise. For a server that speaks both.
+    /// HTTP/1 while no other request to the server is in flight or was a moment ago, if there is a connection for
+    /// that or one is due; otherwise HTTP/2. For a server that accepts both.
     Either,
 }
 
@@ -76,21 +76,21 @@ pub enum Pooled<S, T> {
     Http1 {
         /// The connection.
         conn: Conn<S>,
-        /// It was there before this request came.
+        /// The connection was open before this request came.
         reused: bool,
-        /// It is the one for requests that come alone ([`Carrier::Either`]).
+        /// It is the connection for requests that come alone ([`Carrier::Either`]).
         claim: Option<Claim>,
     },
     /// Shared with other requests.
     Http2(Lent<T>),
 }
 
-/// What a server has agreed on when HTTP/2 was offered to it.
+/// The version on which a server agreed when HTTP/2 was offered.
 #[derive(Debug)]
 pub enum Agreed<S, T> {
     /// HTTP/1 on this connection.
     Http1(S),
-    /// HTTP/2, and what comes with the connection.
+    /// HTTP/2, with the data that comes with the connection.
     Http2(S, T),
 }
 
@@ -101,12 +101,12 @@ pub enum PoolError<E> {
     Connect(Rc<E>),
     /// All streams of all connections stayed in use for [`STREAM_WAIT`].
     Full,
-    /// There was none within [`DIAL_WAIT`], since many others are being made.
+    /// There was none within [`DIAL_WAIT`], because many others are being opened.
     Late,
 }
 
 impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
-    /// Without connections. `limits` are for those of HTTP/2, of which an idle one is kept for
+    /// A pool without connections. `limits` apply to HTTP/2 connections, of which an idle one is kept for
     /// `shared_idle`.
     #[must_use]
     pub fn new(limits: Rc<leno_h2::Limits>, shared_idle: Duration) -> Self {
@@ -119,8 +119,8 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         }
     }
 
-    /// A connection for a request over `carrier`: one that waits, a stream's place, or a new one. `over_http2` and
-    /// `over_http1` connect, within a time of their own.
+    /// Returns a connection for a request over `carrier`: an idle one, a stream of a shared one, or a new one.
+    /// `over_http2` and `over_http1` connect, and bound their own time.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -152,7 +152,7 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         Ok(Pooled::Http1 { conn, reused: false, claim })
     }
 
-    /// What [`Self::get`] gives without a wait, if it does: most requests need no future for it.
+    /// What [`Self::get`] would return without a wait, if anything. Most requests need no future for that.
     pub fn at_once(&self, carrier: Carrier) -> Option<Pooled<S, T>> {
         if carrier == Carrier::Http1 || self.http1_only.get() {
             let conn = self.http1.idle().take()?;
@@ -168,8 +168,8 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         self.http2.at_once().map(Pooled::Http2)
     }
 
-    /// Makes the connection for requests that come alone, if enough of them went over HTTP/2 for lack of one. No
-    /// request waits for it. `connect` connects, within a time of its own.
+    /// Opens the connection for requests that come alone, if enough of them went over HTTP/2 because there was none.
+    /// No request waits for it. `connect` connects, and bounds its own time.
     pub fn prepare<B>(&self, connect: impl FnOnce() -> B)
     where
         B: Future<Output = Result<S, E>> + 'static,
@@ -180,7 +180,7 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         }
     }
 
-    /// A stream's place on a connection to a server that is known to speak HTTP/2.
+    /// A stream of a connection to a server that is known to accept HTTP/2.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -196,39 +196,38 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         self.http2.get(connect).await?.ok_or(PoolError::Full)
     }
 
-    /// An idle connection of HTTP/1 that is still good.
+    /// Takes an idle HTTP/1 connection that is still open.
     pub fn take(&self) -> Option<Conn<S>> {
         self.http1.idle().take()
     }
 
-    /// Keeps a connection that stands between two exchanges; `announced` is how long the server says that
-    /// it keeps it.
+    /// Keeps a connection between two exchanges. `announced`: how long the server has announced to keep it.
     pub fn put(&self, conn: Conn<S>, announced: Option<Duration>) {
         self.http1.idle().put(conn, announced);
     }
 
-    /// The same for the connection of requests that come alone. It waits as long as a shared one.
+    /// Keeps the connection for requests that come alone, for as long as a shared one.
     pub fn put_single(&self, conn: Conn<S>) {
         self.http1.idle().keep(conn, self.shared_idle);
     }
 
-    /// Closes what is too old or was closed by the server. To be called every few seconds.
+    /// Closes connections that are too old, or that the server has closed. To be called every few seconds.
     pub fn sweep(&self) {
         self.http1.idle().sweep();
         self.http2.sweep(self.shared_idle);
     }
 
-    /// Whether a shared connection is open, or is being made.
+    /// Whether a shared connection is open or being opened.
     pub fn is_shared(&self) -> bool {
         !self.http2.is_empty()
     }
 
-    /// Whether no connection waits for a request, or is being made for several.
+    /// Whether there is neither an idle connection nor a shared one, open or being opened.
     pub fn is_empty(&self) -> bool {
         self.http1.idle().is_empty() && self.http2.is_empty()
     }
 
-    /// The right to a new connection for requests that come alone, if one is to be made.
+    /// Claims a new connection for requests that come alone, if one is due.
     fn claim_new(&self, carrier: Carrier) -> Option<Claim> {
         if carrier != Carrier::Either || !self.single.is_due() || self.http2.is_in_use() {
             return None;
@@ -238,7 +237,7 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         Some(claim)
     }
 
-    /// Keeps what a server has agreed on.
+    /// Records the version on which a server agreed.
     fn agree<A>(
         &self,
         connecting: A,

@@ -12,8 +12,8 @@ use leno_transport::{Io, spawn_contained};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
-/// Most connections to one server. Each takes as many requests at once as the server allows
-/// (mostly 100 to 250), so that this is thousands of them.
+/// Most connections to one server. Each carries as many requests at once as the server allows (mostly 100 to 250), so
+/// this allows thousands of requests.
 pub const MAX_CLIENTS: usize = 16;
 /// Longest wait for a stream when all connections are in full use.
 pub const STREAM_WAIT: Duration = Duration::from_secs(5);
@@ -23,16 +23,16 @@ pub const STREAM_WAIT: Duration = Duration::from_secs(5);
 pub struct Lent<T> {
     /// Opens streams on it.
     pub client: Client,
-    /// It was there before this request came.
+    /// The connection was open before this request came.
     pub reused: bool,
-    /// All streams were in use, and one was waited for.
+    /// All streams were in use, so the request waited for one.
     pub waited: bool,
-    /// What came with the connection when it was made.
+    /// The data that came with the connection.
     pub tag: T,
 }
 
 impl<T> Lent<T> {
-    /// Opens no more streams on it, because it does not seem to be alive.
+    /// Opens no more streams on the connection. Those that are open continue.
     pub fn retire(&self) {
         self.client.drain();
     }
@@ -43,18 +43,18 @@ impl<T> Lent<T> {
 pub enum ClientError<E> {
     /// The attempt to connect failed.
     Connect(E),
-    /// All of them were in full use for [`STREAM_WAIT`].
+    /// All connections were in full use for [`STREAM_WAIT`].
     Full,
 }
 
 /// The connections of one worker to one server that speaks HTTP/2.
 ///
-/// Requests share the first connection that has room; those that come while one is being made wait
-/// for it together. Where all are full, or strained ([`Client::is_strained`]), another one is made,
-/// one at a time, up to [`MAX_CLIENTS`].
+/// Requests share the first connection that has room; those that come while one is being opened wait for it together.
+/// If all are full, or strained ([`Client::is_strained`]), another one is opened, one at a time, up to
+/// [`MAX_CLIENTS`].
 ///
-/// Each is made in a task of its own, which goes on when the requests that wait for it have left: a
-/// request whose deadline is shorter than a handshake fails, and the next one finds the connection.
+/// Each is opened in a task of its own, which continues when the requests that wait for it have left: a request whose
+/// deadline is shorter than a handshake fails, and the next one finds the connection.
 #[derive(Debug)]
 pub struct ClientPool<T, E> {
     limits: Rc<leno_h2::Limits>,
@@ -66,7 +66,8 @@ pub struct ClientPool<T, E> {
 struct PoolState<T, E> {
     connections: RefCell<Vec<PooledClient<T>>>,
     connecting: Cell<bool>,
-    /// Requests that wait for the connection that is being made; bounded by the requests taken.
+    /// Requests that wait for the connection that is being opened; bounded by the number of requests that the proxy
+    /// accepts.
     waiting: RefCell<Vec<oneshot::Sender<Attempt<E>>>>,
 }
 
@@ -79,28 +80,29 @@ struct PooledClient<T> {
     idle_since: Cell<Instant>,
 }
 
-/// What became of an attempt to connect.
+/// The result of an attempt to connect.
 #[derive(Debug, Clone)]
 enum Attempt<E> {
     Connected,
-    /// The server speaks no HTTP/2.
+    /// The server does not accept HTTP/2.
     OtherProtocol,
     Failed(E),
 }
 
 impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
-    /// Without connections; `limits` for those to come.
+    /// A pool without connections. `limits` apply to its connections.
     #[must_use]
     pub fn new(limits: Rc<leno_h2::Limits>) -> Self {
         Self { limits, state: Rc::default() }
     }
 
-    /// A connection with room for a stream, which is to be opened before anything is awaited.
-    /// `connect` makes one where that is needed, within a time of its own: `None` when the server turned
-    /// out to speak no HTTP/2, which all requests that wait learn.
+    /// Returns a connection with room for a stream, which the caller must open before it awaits anything. `connect`
+    /// opens a connection if one is needed, and bounds its own time. It returns `None` if the server does not accept
+    /// HTTP/2; then all requests that wait get `None`.
     ///
     /// # Errors
-    /// [`ClientError`]. When making a connection fails, all requests that wait for it fail.
+    /// [`ClientError`]. If opening a connection fails, all requests that wait for it fail, unless a strained
+    /// connection has room.
     pub async fn get<S, C>(
         &self,
         connect: impl Fn() -> C,
@@ -127,7 +129,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
                         return strained.map(Some).ok_or(ClientError::Connect(error));
                     }
                     Ok(Attempt::OtherProtocol) => return Ok(None),
-                    // The task that connected may have panicked: the next attempt is another one.
+                    // The task that connected may have panicked. The next turn makes another attempt.
                     Ok(Attempt::Connected) | Err(_) => reused = false,
                 }
             } else if let Some(lent) = self.lend(reused, waited, |_| true) {
@@ -139,7 +141,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         }
     }
 
-    /// What [`Self::get`] gives without a wait, if it does.
+    /// What [`Self::get`] would return without a wait, if anything.
     pub fn at_once(&self) -> Option<Lent<T>> {
         self.lend_unstrained(true, false)
     }
@@ -160,7 +162,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         });
     }
 
-    /// Whether there is no connection that takes requests, and none is being made.
+    /// Whether no connection accepts requests, and none is being opened.
     pub fn is_empty(&self) -> bool {
         let connections = self.state.connections.borrow();
         !self.state.connecting.get() && !connections.iter().any(|pooled| pooled.client.is_open())
@@ -170,7 +172,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         self.lend(reused, waited, |client| !client.is_strained())
     }
 
-    /// The first connection with room that `suits`, so that those not needed grow old.
+    /// Lends the first connection with room that `suits`, so that unneeded ones grow old.
     fn lend(&self, reused: bool, waited: bool, suits: impl Fn(&Client) -> bool) -> Option<Lent<T>> {
         let mut connections = self.state.connections.borrow_mut();
         connections.retain(|pooled| pooled.client.is_open());
@@ -181,7 +183,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         Some(Lent { client: pooled.client.clone(), reused, waited, tag: pooled.tag.clone() })
     }
 
-    /// Connects in a task of its own. It ends with the attempt, whose time the caller bounds.
+    /// Connects in a task of its own, which ends with the attempt. The caller bounds the time of the attempt.
     fn connect<S, C>(&self, connecting: C)
     where
         S: Io + 'static,
@@ -205,7 +207,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         let clients: Vec<Client> =
             self.state.connections.borrow().iter().map(|pooled| pooled.client.clone()).collect();
         let mut openings: Vec<_> = clients.iter().map(Client::ready).collect();
-        // A connection that has closed meanwhile is left out by the next try.
+        // The next turn leaves out a connection that has closed in the meantime.
         let any = poll_fn(|cx| {
             let ready = openings.iter_mut().any(|opening| Pin::new(opening).poll(cx).is_ready());
             if ready { Poll::Ready(()) } else { Poll::Pending }
@@ -214,13 +216,13 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
     }
 }
 
-/// A connection that is being made, until it is dropped.
+/// An attempt to connect. It ends when this is dropped.
 struct UnderWay<T, E> {
     state: Rc<PoolState<T, E>>,
 }
 
 impl<T, E: Clone> UnderWay<T, E> {
-    /// Adds the connection to the pool, which may have been dropped meanwhile.
+    /// Adds the connection to the pool, unless the pool was dropped in the meantime.
     fn keep<S: Io + 'static>(&self, stream: S, tag: T, limits: &Rc<leno_h2::Limits>) -> Attempt<E> {
         if Rc::strong_count(&self.state) == 1 {
             return Attempt::Connected;

@@ -1,4 +1,4 @@
-//! The connection of HTTP/1 that a request to another proxy takes while it is the only one in flight.
+//! The HTTP/1 connection that a request to another proxy uses while it is the only one in flight.
 //!
 //! ```text
 //! request ─┬─ others are in flight, or were a moment ago ──► HTTP/2, which they share
@@ -7,32 +7,34 @@
 //!                                                          HTTP/2 otherwise
 //! ```
 //!
-//! Where requests meet often, two connections cost more than one that they share: so some must have come alone in a row.
+//! If requests often overlap, two connections cost more than one that they share. So several requests in a row must
+//! have come alone before.
 //!
-//! Some requests end a connection of HTTP/1 that would end only their stream of HTTP/2: their client leaves, a
-//! deadline passes, a response has no length. So a connection is made for [`REQUESTS_A_CONNECTION`] requests, whatever
-//! becomes of it, which bounds what handshakes cost a request.
+//! Some requests end an HTTP/1 connection where they would end only their stream of HTTP/2: their client leaves, a
+//! deadline passes, a response has no length. So at most one connection is opened per [`REQUESTS_A_CONNECTION`]
+//! requests, even if it ends early, which bounds the cost of handshakes per request.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Requests that have to come alone before another connection is made for them. The first one is made at once.
+/// Requests that must come alone before another connection is opened for them. The first connection is opened at
+/// once.
 pub const REQUESTS_A_CONNECTION: u16 = 256;
 
-/// Requests in a row that have to come alone before one goes over HTTP/1.
+/// Requests in a row that must come alone before one uses HTTP/1.
 pub const ALONE_IN_A_ROW: u8 = 4;
 
 /// Whether the connection is claimed, and how many requests have come alone.
 #[derive(Debug)]
 pub(crate) struct Single {
     is_claimed: Rc<Cell<bool>>,
-    /// [`ALONE_IN_A_ROW`] at most. The first request of all needs none before it.
+    /// At most [`ALONE_IN_A_ROW`], which is also the first value, so that the first request needs none before it.
     in_a_row: Cell<u8>,
-    /// Requests since the last connection was made.
+    /// Requests that came alone since the last connection was opened.
     alone: Cell<u16>,
 }
 
-/// The right of one request to the connection, until it is dropped.
+/// The claim of one request to the connection. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Claim {
     is_claimed: Rc<Cell<bool>>,
@@ -46,7 +48,8 @@ impl Default for Single {
 }
 
 impl Single {
-    /// Counts a request. `others`: others are in flight over HTTP/2. Whether it and those before it came alone.
+    /// Counts a request. `others`: other requests are in flight over HTTP/2. Returns whether this request and those
+    /// before it came alone.
     pub(crate) fn counts_as_alone(&self, others: bool) -> bool {
         if others || self.is_claimed.get() {
             self.in_a_row.set(0);
@@ -57,7 +60,7 @@ impl Single {
         self.in_a_row.get() == ALONE_IN_A_ROW
     }
 
-    /// The right to the connection, if no request has it.
+    /// Claims the connection, if no request has it.
     pub(crate) fn claim(&self) -> Option<Claim> {
         if self.is_claimed.replace(true) {
             return None;
@@ -71,7 +74,7 @@ impl Single {
         have_come && self.in_a_row.get() == ALONE_IN_A_ROW && !self.is_claimed.get()
     }
 
-    /// A connection is being made.
+    /// Records that a connection is being opened.
     pub(crate) fn made(&self) {
         self.alone.set(0);
     }
