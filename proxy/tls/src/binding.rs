@@ -1,7 +1,7 @@
-//! What names one connection to its two ends, and to no one else: derived from the exporter secret of TLS 1.3 (RFC 8446
-//! section 7.5).
+//! A binding identifies one connection to its two ends, and to no other process. It is derived from the exporter
+//! secret of TLS 1.3 (RFC 8446 section 7.5).
 //!
-//! The library has no exporter for sessions in buffers of the caller. It shows the secret to the log of keys, in the
+//! rustls has no exporter for sessions that use buffers of the caller. It passes the secret to its key log, in the
 //! thread and during the step that derive it.
 
 use std::cell::Cell;
@@ -9,23 +9,23 @@ use std::cell::Cell;
 use rustls::KeyLog;
 use rustls::crypto::aws_lc_rs::cipher_suite;
 
-/// The name that RFC 8446's exporter secret has in logs of keys.
+/// The label of RFC 8446's exporter secret in key logs.
 const EXPORTER: &str = "EXPORTER_SECRET";
 
-/// Keeps bindings apart from all other uses of the secret.
+/// Separates bindings from all other uses of the secret.
 const CONTEXT: &[u8] = b"leno renewal 1";
 
-/// Bytes of a binding: as hard to guess as a key.
+/// Length of a binding in bytes. It is as hard to guess as a key.
 pub(crate) const BINDING_BYTES: usize = 16;
 
-/// Names one connection.
+/// Identifies one connection.
 pub(crate) type Binding = [u8; BINDING_BYTES];
 
 thread_local! {
     static DERIVED: Cell<Option<Binding>> = const { Cell::new(None) };
 }
 
-/// Derives bindings; keeps no secret.
+/// A key log that derives bindings and keeps no secret.
 #[derive(Debug)]
 pub(crate) struct Bindings;
 
@@ -41,7 +41,7 @@ impl KeyLog for Bindings {
     }
 }
 
-/// The binding that this thread has derived since the last call.
+/// Takes the binding that this thread has derived since the last call.
 pub(crate) fn take() -> Option<Binding> {
     DERIVED.take()
 }

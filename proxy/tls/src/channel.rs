@@ -1,5 +1,5 @@
-//! A connection to an endpoint: TLS if the endpoint is meshed or an external service that uses TLS, a part of a
-//! connection that others share if its proxy takes HBONE, else plain TCP.
+//! A connection to an endpoint: TLS if the endpoint is meshed or is an external service that uses TLS, a tunnel
+//! inside a shared connection if the endpoint's proxy takes HBONE, otherwise plain TCP.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::{Alpn, TlsStream, refused_by_server};
 
-/// A connection of either kind, so that one pool and one relay serve both.
+/// A connection of any of these kinds, so that one pool and one relay serve all of them.
 #[derive(Debug)]
 pub struct Channel {
     kind: ChannelKind,
@@ -30,11 +30,11 @@ enum ChannelKind {
     Plain(TcpStream),
     /// mTLS with another proxy, or TLS with a server outside of the mesh.
     Tls(TlsStream),
-    /// Carried by a connection to another proxy, together with others.
+    /// A tunnel: a connection to another proxy carries it together with others.
     Carried(Box<dyn CarriedIo>),
 }
 
-/// A part of a connection that others share.
+/// A tunnel inside a connection that others share.
 trait CarriedIo: Io + fmt::Debug {}
 
 impl<S: Io + fmt::Debug> CarriedIo for S {}
@@ -56,7 +56,8 @@ impl Channel {
         Self { _guard: Some(guard), ..self }
     }
 
-    /// The protocol inside the TLS connection. `None` if the server itself is at the other end of the bytes.
+    /// The protocol inside the TLS connection. `None` for plain TCP and for a tunnel, whose bytes go to the server
+    /// itself.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
         match &self.kind {
@@ -65,8 +66,8 @@ impl Channel {
         }
     }
 
-    /// Whether the server's proxy has refused this proxy's certificate, now or later: the users of a
-    /// connection that is shared only learn that it has ended.
+    /// A flag that is set once the server's proxy refuses this proxy's certificate. The users of a shared connection
+    /// otherwise only learn that it has ended.
     #[must_use]
     pub fn refused(&self) -> Rc<Cell<bool>> {
         Rc::clone(&self.refused)
@@ -88,7 +89,7 @@ impl Channel {
         }
     }
 
-    /// Notes a refusal, which comes with a read.
+    /// Records a refusal, which arrives as the error of a read.
     fn note<T>(&self, read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &read
             && refused_by_server(error).is_some()

@@ -113,8 +113,8 @@ impl TlsConfigs {
         self.credentials.not_after()
     }
 
-    /// The configuration of a server that requires every client to have a certificate of our trust
-    /// domain.
+    /// The configuration of a server that requires every client to have a certificate of its own trust domain or of a
+    /// federated one.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
@@ -127,7 +127,7 @@ impl TlsConfigs {
         Arc::clone(&self.open_server)
     }
 
-    /// The configuration of a server of HBONE, which requires a certificate of every client.
+    /// The configuration of an HBONE server, which requires a certificate of every client.
     pub(crate) fn hbone_server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.hbone_server)
     }
@@ -154,7 +154,7 @@ impl TlsConfigs {
         Arc::new(client)
     }
 
-    /// What all clients that accept the server `expected` only have in common.
+    /// What all clients that accept only the server `expected` share.
     fn client_of(&self, expected: Identity) -> ClientConfig {
         let verifier = ServerVerifier {
             roots: self.roots_of(expected.trust_domain()),
@@ -173,7 +173,7 @@ impl TlsConfigs {
         client
     }
 
-    /// The roots that prove identities of a trust domain; none for one that is not known.
+    /// The roots that prove identities of a trust domain; empty for an unknown one.
     fn roots_of(&self, domain: &TrustDomain) -> Arc<RootCertStore> {
         if domain == self.credentials.identity().trust_domain() {
             return Arc::clone(&self.roots);
@@ -181,7 +181,7 @@ impl TlsConfigs {
         self.federated.get(domain).cloned().unwrap_or_else(|| Arc::new(RootCertStore::empty()))
     }
 
-    /// Checks that a client is of our trust domain or of a federated one.
+    /// Checks that a client is of this workload's trust domain or of a federated one.
     pub(crate) fn check_domain(&self, svid: &Svid) -> Result<(), Refusal> {
         if self.federated.contains_key(svid.identity.trust_domain()) {
             return Ok(());
@@ -226,12 +226,13 @@ fn server(
     Ok(Arc::new(server))
 }
 
-/// Tickets of a server, whose keys are made for the first one: they take 2 KiB, and most servers of an idle workload never need any.
+/// Tickets of a server. Their keys are created for the first ticket: they take 2 KiB, and most servers of an idle
+/// workload never need any.
 #[derive(Debug, Default)]
 struct Tickets(OnceLock<Option<Arc<dyn ProducesTickets>>>);
 
 impl Tickets {
-    /// `None`: the system has no random bytes. Clients make full handshakes then.
+    /// `None` if the system has no random bytes. Clients then make full handshakes.
     fn keys(&self) -> Option<&Arc<dyn ProducesTickets>> {
         let make = || {
             let failed = |error: &rustls::Error| tracing::error!(%error, "no keys for tickets");

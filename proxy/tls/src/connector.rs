@@ -33,7 +33,7 @@ pub(crate) type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 pub struct Connector {
     current: Current,
     clients: RefCell<ClientConfigs>,
-    /// Takes every server for one of this process.
+    /// Treats every server as one in this process.
     #[cfg(test)]
     pub(crate) offers_all: bool,
 }
@@ -71,8 +71,8 @@ impl Connector {
     /// protocol that the server prefers among `offered`.
     ///
     /// # Errors
-    /// [`HandshakeError`]. If the server refuses our certificate, that error comes later, with the
-    /// first read: [`crate::refused_by_server`].
+    /// [`HandshakeError`]. If the server refuses this side's certificate, that error comes later, with the first
+    /// read: [`crate::refused_by_server`].
     pub async fn connect(
         &self,
         tcp: TcpStream,
@@ -99,7 +99,7 @@ impl Connector {
         svid.check_identity(expected)?;
         let dialled =
             Dialled { server: address, shown_until_s: current.own_until_s(), not_before_s: 0 };
-        // No server of HBONE takes a renewal.
+        // Servers of HBONE do not accept renewals.
         let dialled = (alpn != Alpn::Hbone).then_some(dialled);
         Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).bounded(&svid, dialled))
     }
@@ -108,7 +108,7 @@ impl Connector {
         &self.current
     }
 
-    /// When our own certificate ends.
+    /// When this workload's own certificate ends.
     pub(crate) fn own_until_s(&self) -> Result<i64, HandshakeError> {
         Ok(in_use(&self.current)?.own_until_s())
     }
@@ -121,12 +121,12 @@ impl Acceptor {
         Self { current, renewals: Renewals::default() }
     }
 
-    /// The same, for workers that share `renewals`.
+    /// The same acceptor, for workers that share `renewals`.
     pub(crate) fn sharing(self, renewals: &Renewals) -> Self {
         Self { renewals: renewals.clone(), ..self }
     }
 
-    /// What clients renew at any of the workers.
+    /// Receives the renewals of clients at any of the workers.
     #[must_use]
     pub fn renewed(&self) -> mpsc::Receiver<Arc<Renewal>> {
         self.renewals.subscribe()
@@ -140,15 +140,15 @@ impl Acceptor {
         &self.current
     }
 
-    /// The identity that servers prove by it; `None` before there is a certificate.
+    /// The identity that this acceptor proves; `None` before there is a certificate.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         self.current.borrow().as_ref().map(|configs| configs.credentials().identity().clone())
     }
 
-    /// Makes `tcp` an mTLS connection of the mesh. Bytes of it may have been read already. A
-    /// client's identity is always of our trust domain or of a federated one; `client` says whether the client
-    /// must have one.
+    /// Makes `tcp` an mTLS connection of the mesh. Some of its bytes may have been read already. A client's identity
+    /// is always of this workload's trust domain or of a federated one; `client` says whether the client must have an
+    /// identity.
     ///
     /// # Errors
     /// [`HandshakeError`]. A client that presents a certificate without having its key is always
@@ -193,7 +193,8 @@ impl Acceptor {
 }
 
 impl Acceptor {
-    /// Makes `tcp` a connection of HBONE, whose client must prove an identity of our trust domain or of a federated one.
+    /// Makes `tcp` an HBONE connection, whose client must prove an identity of this workload's trust domain or of a
+    /// federated one.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -224,14 +225,15 @@ async fn in_time(mut tls: Box<Tls>) -> Result<Box<Tls>, HandshakeError> {
     Ok(tls)
 }
 
-/// The one of `offered` that both ends have agreed on.
+/// The protocol among `offered` on which both ends agreed.
 fn agreed(session: &CommonState, offered: &[Alpn]) -> Option<Alpn> {
     let agreed = session.alpn_protocol()?;
     offered.iter().copied().find(|alpn| alpn.as_bytes() == agreed)
 }
 
-/// The identity that the peer proved in this handshake, or in the one that began the resumed
-/// session. Of a revocation that came meanwhile no connection would be ended that is not listed yet, so it counts.
+/// The identity that the peer proved in this handshake, or in the one that began the resumed session. Checks the
+/// latest revocations: a revocation that arrives during the handshake would not end a connection that is not
+/// registered yet.
 pub(crate) fn proven(session: &CommonState, latest: &Current) -> Result<Svid, HandshakeError> {
     let chain = session.peer_certificates().unwrap_or_default();
     let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;

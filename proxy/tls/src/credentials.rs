@@ -33,7 +33,7 @@ pub struct Credentials {
     federated: FederatedRoots,
 }
 
-/// The roots of other trust domains, each of which proves identities of its own domain alone.
+/// The roots of other trust domains. The roots of a domain only prove identities of that domain.
 pub type FederatedRoots = BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>;
 
 /// Why credentials are not usable.
@@ -89,10 +89,10 @@ impl Credentials {
         })
     }
 
-    /// These credentials, with which peers of other trust domains are verified as well.
+    /// These credentials, which also verify peers of other trust domains.
     #[must_use]
     pub fn with_federated(mut self, mut federated: FederatedRoots) -> Self {
-        // No other list of roots proves an identity of this trust domain.
+        // Only the trust bundle proves identities of this trust domain.
         federated.remove(self.identity.trust_domain());
         self.federated = federated;
         self
@@ -104,7 +104,7 @@ impl Credentials {
         &self.federated
     }
 
-    /// These credentials, with which peers are rejected whose certificates are revoked.
+    /// These credentials, which reject peers whose certificates are revoked.
     #[must_use]
     pub fn with_revoked(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }

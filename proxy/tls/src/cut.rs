@@ -1,23 +1,23 @@
-//! What the proxy of a server reports when it cuts off a response of HTTP/1: a last record, by the name that only the
-//! two ends of the connection can derive. Then the connection ends without `close_notify`, so that the response is not
-//! taken for a complete one.
+//! The report of a server's proxy when it cuts off an HTTP/1 response: a last record with the connection's binding,
+//! which only the two ends can derive. Then the connection ends without `close_notify`, so that the response does not
+//! look complete.
 //!
-//! An application knows no such name, so that nothing that it sends is taken for a report.
+//! An application does not have the binding, so nothing that it sends is taken for a report.
 
 use crate::binding::{BINDING_BYTES, Binding};
 
-/// Before the name, which is used for renewals too.
+/// Precedes the binding, which renewals use, too.
 const CUT: &[u8; 8] = b"leno-cut";
 
-/// The bytes of the record: as few applications send in a record of its own.
+/// Length of the record in bytes. Few applications send a record of this length.
 const MARK_BYTES: usize = CUT.len() + BINDING_BYTES + 1;
 
-/// The record that ends the connection with this name.
+/// The last record of the connection with this binding.
 pub(crate) fn mark(binding: &Binding, report: u8) -> Vec<u8> {
     [&CUT[..], binding, &[report]].concat()
 }
 
-/// What `record` reports, if it ends the connection with this name.
+/// The report in `record`, if it is the last record of the connection with this binding.
 pub(crate) fn report(binding: Option<&Binding>, record: &[u8]) -> Option<u8> {
     if record.len() != MARK_BYTES {
         return None;

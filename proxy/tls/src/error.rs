@@ -18,7 +18,7 @@ pub enum HandshakeError {
     /// This side refused the peer's certificate.
     #[error("refused: {}", .0.reason())]
     Refused(#[source] Refusal),
-    /// The peer refused our certificate, or the protocol.
+    /// The peer refused this side's certificate, or the protocol.
     #[error("refused by the other side: {0:?}")]
     RefusedByPeer(AlertDescription),
     /// The peer uses TLS, but the two sides agreed on no protocol of the mesh.

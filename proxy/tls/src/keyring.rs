@@ -28,8 +28,8 @@ impl Keyring {
         Self::default()
     }
 
-    /// Uses `credentials` for all handshakes from now on. Existing connections go on until the certificates end that
-    /// they were made with, or were renewed with.
+    /// Uses `credentials` for all handshakes from now on. Existing connections continue until the certificates end
+    /// with which they were made or renewed.
     ///
     /// # Errors
     /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous

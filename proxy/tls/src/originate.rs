@@ -133,8 +133,8 @@ fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     }
 }
 
-/// The machine's authorities, hundreds, which are read once per process and shared by all policies. A machine without a
-/// list, as the image of the proxy is, has those of Mozilla.
+/// The authorities of the machine: hundreds, which are read once per process and shared by all policies. A machine
+/// without a list, such as the image of the proxy, gets the list of Mozilla.
 fn system_roots() -> Arc<RootCertStore> {
     static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     Arc::clone(SYSTEM.get_or_init(|| Arc::new(authorities(&SYSTEM_ROOTS))))
@@ -152,8 +152,8 @@ fn authorities(files: &[&str]) -> RootCertStore {
     of_machine.unwrap_or_else(|| webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect())
 }
 
-/// Outside of the mesh: the certificate is valid for one of the names that the policy gives, or else for
-/// the host name.
+/// The check outside of the mesh: the certificate is valid for one of the names in the policy, or for the host name
+/// if the policy has no names.
 #[derive(Debug)]
 struct Names(Arc<[SubjectName]>);
 
@@ -211,7 +211,7 @@ impl HandshakeError {
 mod tests {
     use super::*;
 
-    /// The image of the proxy has no file but the proxy.
+    /// The image of the proxy contains no other file.
     #[test]
     fn a_machine_without_a_list_of_authorities_has_the_built_in_one() {
         let built_in = authorities(&["/nowhere/ca-certificates.crt"]);

@@ -1,11 +1,12 @@
-//! Where the bytes of a connection go after its handshake: into TLS, or into memory if both ends are of this process.
+//! Where the bytes of a connection go after its handshake: through TLS, or through memory if both ends are in this
+//! process.
 //!
 //! ```text
 //!  handshake ─┬─ the server is elsewhere ─► TLS, to the end
 //!             └─ the client offers a pipe ─► TLS until the other end has taken it ─► the pipe, to its end
 //! ```
-//! The connection over the network stays open beside the pipe, as the witness that the network lets one end talk to the
-//! other: once it ends, is reset, or its other end answers no more probes of the kernel, the pipe is cut.
+//! The network connection stays open beside the pipe, as the witness that the network lets the two ends communicate:
+//! once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "bytes that a connection has moved are counted"
@@ -25,11 +26,11 @@ use crate::session::{Session, Step};
 use crate::stream::Alpn;
 use crate::tls::Tls;
 
-/// The pipe of a connection, if it has one, and how far it is used.
+/// The pipe of a connection, if it has one, and which directions use it.
 #[derive(Debug, Default)]
 pub(crate) struct Passage {
     pub(crate) pipe: Option<PipeEnd>,
-    /// This end is a client, and the server may be of this process.
+    /// This end is a client, and the server may be in this process.
     pub(crate) offers: bool,
     /// The other end writes to the pipe, and all that it wrote to TLS was read.
     reads: bool,
@@ -38,23 +39,23 @@ pub(crate) struct Passage {
     /// Bytes of the application that were read from TLS, and written to it.
     read: u64,
     pub(crate) written: u64,
-    /// The connection over the network has ended.
+    /// The network connection has ended.
     witnessed: bool,
-    /// While a write waits that must not read the socket: when it looks at the socket's errors next.
+    /// Set while a write waits that must not read the socket: when to check the socket for errors next.
     look: Option<Pin<Box<Sleep>>>,
 }
 
 impl Passage {
-    /// Whether nothing of the application comes by TLS any more. Leaves the reader's waker alone, unlike
-    /// [`Tls::reads_pipe`].
+    /// Whether no more bytes of the application come through TLS. Unlike [`Tls::reads_pipe`], it does not register
+    /// the reader's waker.
     fn is_past_tls(&self) -> bool {
         self.reads || self.pipe.as_ref().is_some_and(|pipe| pipe.begins_after(self.read))
     }
 }
 
 impl Tls {
-    /// Offers a pipe to the server, once the name of the connection is derived. Our last message of the handshake is sent
-    /// after that, so that a server of this process finds it when its handshake is done.
+    /// Offers a pipe to the server, once the binding of the connection is derived. The client's last handshake
+    /// message is sent after that, so that a server in this process finds the offer when its handshake is done.
     pub(crate) fn offer_pipe(&mut self) {
         let Some(binding) = self.binding().filter(|_| self.passage.offers) else { return };
         let carries = |alpn: Alpn| self.common().alpn_protocol() == Some(alpn.as_bytes());
@@ -64,7 +65,7 @@ impl Tls {
         }
     }
 
-    /// Takes the pipe that a client of this process has offered.
+    /// Takes the pipe that a client in this process has offered.
     pub(crate) fn take_pipe(&mut self) {
         if let Some(binding) = self.binding() {
             self.passage.pipe = pipe::take(&binding);
@@ -72,7 +73,7 @@ impl Tls {
         }
     }
 
-    /// What cuts the pipe of this connection.
+    /// The handle that cuts the pipe of this connection.
     pub(crate) fn pipe_cutter(&self) -> PipeCutter {
         self.passage.pipe.as_ref().map(PipeEnd::cutter).unwrap_or_default()
     }
@@ -86,7 +87,7 @@ impl Tls {
         passage.reads
     }
 
-    /// Reads from wherever the other end writes to.
+    /// Reads from TLS or from the pipe, depending on where the other end writes.
     pub(crate) fn poll_bytes(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,7 +100,7 @@ impl Tls {
         let read = self.poll_decrypted(cx, out);
         let n = out.filled().len().saturating_sub(before);
         self.passage.read += n as u64;
-        // The other end leaves the pipe before it closes the socket, so that all of it is seen now.
+        // The other end closes the pipe before it closes the socket, so all of the pipe's bytes are visible now.
         if n == 0 && read.is_ready() && self.reads_pipe(cx) {
             return self.poll_pipe(cx, out);
         }
@@ -110,7 +111,8 @@ impl Tls {
         if self.peer_closed || out.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        // As of a socket: two threads that keep each other busy leave the other tasks of both their turns.
+        // Yields as a socket does: otherwise two threads that keep each other busy would not let their other tasks
+        // run.
         let turn = ready!(coop::poll_proceed(cx));
         if let Poll::Ready(error) = self.poll_cut(cx) {
             return Poll::Ready(Err(error));
@@ -136,8 +138,8 @@ impl Tls {
         })
     }
 
-    /// Ready with the error when the connection over the network has ended while the other end still has the pipe, which is
-    /// cut then.
+    /// Ready with the error if the network connection has ended while the other end still has the pipe. The pipe is
+    /// then cut.
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.passage.witnessed {
             return Poll::Pending;
@@ -156,7 +158,7 @@ impl Tls {
         }
     }
 
-    /// Ready when the connection over the network has ended. What the session itself receives is processed.
+    /// Ready when the network connection has ended. Processes what the session itself receives.
     fn poll_witness(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut has_input = self.more || !self.incoming.is_empty();
         loop {
@@ -169,7 +171,8 @@ impl Tls {
                     return Poll::Ready(io::ErrorKind::InvalidData.into());
                 }
             }
-            // What was encrypted before this end wrote to the pipe, too. A socket that fails fails the next read.
+            // Also sends what was encrypted before this end wrote to the pipe. If the socket fails, the next read
+            // fails, too.
             let _later = self.poll_send(cx);
             match ready!(self.poll_fill(cx)) {
                 Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
@@ -179,8 +182,9 @@ impl Tls {
         }
     }
 
-    /// The same for a writer while the client's bytes in TLS, or its end there, are left to the reader: to read the socket
-    /// would take them from it, and there is no room for all of them. It tells of errors only when it is asked.
+    /// The same for a writer, while the bytes of the other end in TLS, or its close, are left to the reader: reading
+    /// the socket would take them from the reader, and there is no room for all of them. The socket does not report
+    /// errors by itself then, so it is checked at intervals.
     fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
@@ -195,7 +199,7 @@ impl Tls {
         }
     }
 
-    /// Whether writes go into the pipe. Ready once all that was encrypted before is sent.
+    /// Whether writes go into the pipe. Ready once all that was encrypted before was sent.
     pub(crate) fn poll_writes_pipe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let is_taken = |pipe: &PipeEnd| pipe.is_taken();
         if !self.passage.writes && !self.closed && self.passage.pipe.as_ref().is_some_and(is_taken)
@@ -230,7 +234,7 @@ impl Tls {
         written
     }
 
-    /// Ends the direction that this end writes, if that is the pipe.
+    /// Closes the direction that this end writes, if that is the pipe.
     pub(crate) fn close_pipe(&mut self) {
         self.closed = true;
         if let Some(pipe) = &self.passage.pipe {

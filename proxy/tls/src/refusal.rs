@@ -42,7 +42,7 @@ pub enum Refusal {
     /// It is of another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]
     TrustDomain {
-        /// Our trust domain.
+        /// The expected trust domain: that of this workload, or that of the server that the client expects.
         expected: TrustDomain,
         /// The certificate's trust domain.
         presented: TrustDomain,

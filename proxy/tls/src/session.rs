@@ -74,9 +74,9 @@ pub(crate) struct Plaintext<'a, 'b> {
     /// Number of bytes in `out` before the read began.
     pub(crate) before: usize,
     pub(crate) held: &'a mut Option<Buffer>,
-    /// What names the connection, if its peer is the proxy of a server.
+    /// The binding of the connection, if its peer is the proxy of a server.
     pub(crate) binding: Option<&'a Binding>,
-    /// What the peer has reported before it cut the connection.
+    /// What the peer reported before it cut the connection.
     pub(crate) report: &'a mut Option<u8>,
 }
 
@@ -259,8 +259,8 @@ impl Session {
         }
     }
 
-    /// Processes as much input as possible. Sets `peer_closed` once the peer has ended its
-    /// direction. After an error, `outgoing` has the alert that tells the peer.
+    /// Processes as much input as possible. Sets `peer_closed` once the peer has ended its direction. After an error,
+    /// `outgoing` has the alert for the peer.
     pub(crate) fn step(
         &mut self,
         incoming: &mut Incoming,
@@ -285,7 +285,7 @@ impl Session {
         self.in_traffic(incoming, encrypt)
     }
 
-    /// Ends our direction. Only after [`Step::Open`].
+    /// Ends this side's direction. Only after [`Step::Open`].
     pub(crate) fn close(
         &mut self,
         incoming: &mut Incoming,

@@ -289,7 +289,8 @@ async fn a_revoked_certificate_is_refused_and_its_connections_end() {
             Some(reason) => assert_eq!(server.unwrap().unproven(), Some(reason)),
         }
     }
-    // The client's end knows the server by a certificate that was not revoked.
+    // Only the connection at the server ends: at the client's end, the peer's certificate is the server's, which was
+    // not revoked.
     assert_eq!(end_revoked(&revoked(WEB, BEGIN_S)), 1);
     let mut byte = [0];
     assert!(server.read(&mut byte).await.is_err(), "a cut stream is no complete one");

@@ -40,9 +40,9 @@ pub(crate) struct Tls {
     pub(crate) more: bool,
     pub(crate) peer_closed: bool,
     pub(crate) closed: bool,
-    /// `None` before the handshake, and for servers outside of the mesh.
+    /// The binding of the connection. `None` before the handshake, and for servers outside of the mesh.
     binding: Option<Binding>,
-    /// What the server's proxy has reported before it cut the connection.
+    /// What the server's proxy reported before it cut the connection.
     pub(crate) report: Option<u8>,
 }
 
@@ -69,7 +69,7 @@ impl Tls {
         self.session.common()
     }
 
-    /// What names this connection to its ends.
+    /// The binding, which identifies this connection to its two ends.
     pub(crate) fn binding(&self) -> Option<Binding> {
         self.binding
     }
@@ -110,10 +110,10 @@ impl Tls {
         ready
     }
 
-    /// Ready when both sides have finished and our last flight has been passed to the kernel.
+    /// Ready when both sides have finished and this side's last flight was passed to the kernel.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            // What a step that failed has left is of another connection.
+            // Drops the binding of another connection, which a failed step may have left.
             binding::take();
             let step = self.step(None, 0, cx)?;
             self.binding = binding::take().or(self.binding);
@@ -154,7 +154,7 @@ impl Tls {
         )
     }
 
-    /// Sends `report` as the last record. Whether the kernel has taken it.
+    /// Sends `report` as the last record. Returns whether the kernel has taken it.
     fn report(&mut self, report: u8) -> bool {
         if let Some(pipe) = self.passage.pipe.as_mut().filter(|_| self.passage.writes) {
             pipe.report(report);
@@ -167,7 +167,7 @@ impl Tls {
             && self.outgoing.is_empty()
     }
 
-    /// Reads what the socket has. 0 is the end; without an alert before it the connection was cut.
+    /// Reads what the socket has. 0 is the end; without an alert before it, the connection was cut.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // Wait first, so that no buffer is allocated for a read that must wait.
         ready!(self.poll_socket(cx))?;
@@ -190,7 +190,7 @@ impl Tls {
         read.map_ok(|()| n)
     }
 
-    /// Sends the bytes that are encrypted.
+    /// Sends the bytes that were encrypted.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(bytes) = self.outgoing.next() {
             let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, bytes) else {
@@ -347,7 +347,7 @@ impl AsyncWrite for TlsStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self.get_mut().tls;
         if ready!(this.poll_writes_pipe(cx))? {
-            // The socket stays open for the other direction, and as the witness.
+            // The socket stays open for the other direction, and as the witness of the network.
             this.close_pipe();
             return Poll::Ready(Ok(()));
         }
@@ -379,10 +379,10 @@ impl Io for TlsStream {
         self.tls.tcp.reset_on_drop();
     }
 
-    /// A peer that has proven an identity is a proxy, which reads the report.
+    /// A peer that has proven an identity is a proxy, which understands the report.
     fn cut(&mut self, report: Option<u8>) {
         match report {
-            // Dropped without an alert, it ends as a connection that was cut.
+            // The connection is dropped without an alert, so that it looks cut.
             Some(report) if self.identity().is_some() && self.tls.report(report) => {}
             _ => self.reset_on_drop(),
         }

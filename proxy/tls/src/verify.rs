@@ -91,7 +91,7 @@ impl Svid {
     }
 }
 
-/// A client's check of a server's certificate: webpki's of the chain, and one of its own.
+/// A client's check of a server's certificate: webpki checks the chain, and `check` the rest.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier<C> {
     pub(crate) roots: Arc<RootCertStore>,
@@ -99,7 +99,7 @@ pub(crate) struct ServerVerifier<C> {
     pub(crate) check: C,
 }
 
-/// What a client checks of a certificate whose chain is valid.
+/// Checks a certificate whose chain is valid.
 pub(crate) trait CheckServer: std::fmt::Debug + Send + Sync {
     /// `server_name`: the host that the client has dialled.
     fn check(
@@ -138,7 +138,7 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
         Ok(ServerCertVerified::assertion())
     }
 
-    /// Called for servers outside of the mesh only: inside of it TLS 1.2 is not offered.
+    /// Called only for servers outside of the mesh: inside of it TLS 1.2 is not offered.
     fn verify_tls12_signature(
         &self,
         message: &[u8],
@@ -162,17 +162,17 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
     }
 }
 
-/// The server's check: the client has an identity of our trust domain, or of a federated one. Each domain's identities are
-/// proven by its own roots alone.
+/// The server's check: the client has an identity of this workload's trust domain, or of a federated one. Only the
+/// roots of a domain prove identities of that domain.
 ///
-/// If an identity is optional, any certificate passes, or none, and is verified after the handshake. The
-/// client then only proves that it has the key of the certificate; otherwise a copied certificate would
-/// give it an identity.
+/// If an identity is optional, any certificate passes, or none, and is verified after the handshake. In the handshake
+/// the client only proves that it has the key of the certificate; otherwise a copied certificate would give it an
+/// identity.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     domain: TrustDomain,
-    /// The checks of chains of other trust domains.
+    /// The verifiers of chains of other trust domains.
     federated: Arc<BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>>,
     revoked: Revocations,
     is_optional: bool,
@@ -196,12 +196,12 @@ impl ClientVerifier {
         Ok(Self { chain, domain, federated, revoked, is_optional: false })
     }
 
-    /// The same, for which these certificates prove nothing.
+    /// The same verifier, which refuses revoked certificates.
     pub(crate) fn without(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }
     }
 
-    /// The same for a server to which an identity is optional.
+    /// The same verifier, for a server to which an identity is optional.
     pub(crate) fn optional(&self) -> Self {
         Self { is_optional: true, ..self.clone() }
     }

@@ -1,8 +1,8 @@
-//! The configurations for QUIC between proxies, which carries datagrams of applications: the same certificates, roots and
-//! checks as for connections of TLS.
+//! The configurations for QUIC between proxies, which carries datagrams of applications. Certificates, roots and
+//! checks are those of TLS connections.
 //!
-//! A session is never resumed and no data is sent before the handshake is done, so that each connection has proven what it
-//! says by certificates of its own.
+//! A session is never resumed, and no data is sent before the handshake is done, so that each connection proves both
+//! identities by its own certificates.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::{CredentialsError, HandshakeError, Refusal, ShownCertificate};
 /// The ALPN name of datagrams between proxies.
 pub const DATAGRAM_ALPN: &str = "leno-udp/1";
 
-/// What a peer of a connection of QUIC has proven.
+/// The identity that the peer of a QUIC connection has proven.
 #[derive(Clone, Debug)]
 pub struct ProvenPeer(Svid);
 
 impl ProvenPeer {
-    /// Who it is.
+    /// The identity of the peer.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
@@ -39,7 +39,7 @@ impl ProvenPeer {
         ShownCertificate::once(CertificateValidity { not_before_s, not_after_s })
     }
 
-    /// Checks that the certificate has neither ended nor been revoked, by the credentials in use now.
+    /// Checks that the certificate has neither ended nor been revoked, by the current credentials.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason.
@@ -79,8 +79,8 @@ impl TlsConfigs {
         client
     }
 
-    /// What a client has proven whose chain [`Self::datagram_server`] has verified. Checked again by the credentials in use
-    /// now, which may have changed since the handshake began.
+    /// The proven identity of a client whose chain [`Self::datagram_server`] has verified. It is checked again by the
+    /// current credentials, which may have changed since the handshake began.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason.
@@ -93,7 +93,7 @@ impl TlsConfigs {
         Ok(peer)
     }
 
-    /// The same of the server that [`Self::datagram_client`] expects.
+    /// The proven identity of the server that [`Self::datagram_client`] expects.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason.

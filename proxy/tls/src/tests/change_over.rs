@@ -1,4 +1,4 @@
-//! The change from TLS to memory, at a server that takes the pipe late: what the client has sent until then is TLS.
+//! The change from TLS to memory at a server that takes the pipe late: what the client sends before goes through TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,10 +13,10 @@ use super::in_process::{elsewhere, mesh, session_of_server};
 use super::*;
 use crate::tls::Tls;
 
-/// How long a wait lasts that would have no end.
+/// Longest wait for something that must happen; reached only if the test fails.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
-/// Sockets that hold less than a write, so that what was encrypted waits at its sender.
+/// Sockets that hold less than one write, so that encrypted bytes wait at their sender.
 async fn tight_pair() -> (TcpStream, TcpStream) {
     let (near, far) = pair().await;
     for socket in [&near, &far] {
@@ -27,7 +27,7 @@ async fn tight_pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A client that may send, and a server that has read nothing of what comes after its own flight.
+/// A client that may send, and a server that has read nothing since it sent its own flight.
 async fn client_is_ahead(
     mesh: &Mesh,
     (near, far): (TcpStream, TcpStream),
@@ -50,14 +50,14 @@ async fn finish(server: &mut Tls) {
     poll_fn(|cx| server.poll_handshake(cx)).await.unwrap();
 }
 
-/// As an acceptor does after the handshake.
+/// Takes the pipe, as an acceptor does after the handshake.
 fn take(mut server: Box<Tls>) -> TlsStream {
     server.take_pipe();
     assert!(server.passage.writes);
     TlsStream::new(server, Ok(identity(WEB)), Alpn::Opaque)
 }
 
-/// Writes what the connection takes without a wait.
+/// Writes what the connection accepts without a wait.
 async fn write_now(client: &mut TlsStream, bytes: &[u8]) -> usize {
     let mut n = 0;
     while n < bytes.len() {
@@ -69,7 +69,7 @@ async fn write_now(client: &mut TlsStream, bytes: &[u8]) -> usize {
     n
 }
 
-/// Has what is under way arrive.
+/// Waits until the bytes under way have arrived.
 async fn arrive() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
@@ -119,17 +119,17 @@ async fn a_server_that_fills_the_pipe_leaves_the_bytes_of_tls_to_its_reader() {
     }
 }
 
-/// What the client does before the server takes the pipe, and what both do after it.
+/// What the client sends before the server takes the pipe, and what both send after it.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Sent before, or as much of it as the sockets take.
+    /// Bytes that are sent before, or as many as the sockets accept.
     before: usize,
-    /// Sent after. `None`: the client ends its direction before.
+    /// Bytes that are sent after. `None`: the client has ended its direction before.
     after: Option<usize>,
     answer: usize,
     /// The server writes all of its answer before it reads.
     answers_first: bool,
-    /// What was sent before is read with the handshake.
+    /// The bytes that were sent before are read with the handshake.
     is_late: bool,
     is_tight: bool,
 }
@@ -152,7 +152,7 @@ impl Change {
             finish(&mut server).await;
         }
         let server = take(server);
-        // A client that ends before it has seen the server's tickets resets the connection, as its kernel does.
+        // If a client ends before it has received the server's tickets, its kernel resets the connection.
         arrive().await;
         let asked = write_and_read(client, &request[n..]);
         let served = async {
@@ -198,7 +198,7 @@ async fn a_reader_sends_what_was_encrypted_before_the_change() {
     let mut server = take(server);
     let mut received = vec![0; sent.len()];
     let exchange = async {
-        // Nothing is written any more, and nothing is flushed.
+        // The client writes and flushes nothing more.
         let served = async {
             server.read_exact(&mut received).await.unwrap();
             server.write_u8(7).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_reader_sends_what_was_encrypted_before_the_change() {
     assert!(received == sent);
 }
 
-/// The server's thread takes the pipe while the client's writes and ends.
+/// The server's thread takes the pipe while the client's thread writes and closes.
 #[tokio::test]
 async fn a_change_while_both_threads_write_loses_nothing() {
     let mesh = mesh();
@@ -240,7 +240,7 @@ async fn a_change_while_both_threads_write_loses_nothing() {
     }
 }
 
-/// The socket is not read then, and its end in order says nothing of a client that may read on.
+/// The socket is not read in this state, and a client that closes it in order may still read.
 #[tokio::test]
 async fn a_writer_whose_client_left_bytes_or_an_end_in_tls_learns_that_the_network_failed() {
     for is_closed in [false, true] {

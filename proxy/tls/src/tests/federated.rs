@@ -21,7 +21,7 @@ impl Federation {
         let (mesh, near, far) = (Mesh::new(), Ca::new("near"), Ca::new("far"));
         let domain = identity(NEAR).trust_domain().clone();
         let own = identity(WEB).trust_domain().clone();
-        // Roots that are given for the own trust domain count for nothing.
+        // Roots that are given for the own trust domain are ignored.
         let federated: FederatedRoots =
             [(domain, vec![near.root.clone()]), (own, vec![far.root.clone()])].into();
         for (keyring, uri) in [(&mesh.web, WEB), (&mesh.cart, CART)] {
@@ -32,7 +32,7 @@ impl Federation {
         Self { mesh, near, far }
     }
 
-    /// Who the server takes a client for, or why it refuses it.
+    /// The identity that the server finds for a client, or why it refuses the client.
     async fn client(&self, shown: Presented, mode: ClientIdentity) -> Result<String, String> {
         let (near, far) = pair().await;
         let client = async {
@@ -87,7 +87,7 @@ async fn the_roots_of_one_trust_domain_prove_no_identity_of_another() {
         let shown = || signer.issue(&Leaf::of(claimed));
         let refused = all.client(shown(), ClientIdentity::Required).await;
         assert_eq!(refused, Err(reason.to_owned()), "{claimed}");
-        // Where an identity is optional the client has none.
+        // If an identity is optional, the client has none.
         let anonymous = all.client(shown(), ClientIdentity::Optional).await;
         assert_eq!(anonymous, Err("anonymous".to_owned()), "{claimed}");
     }
@@ -101,6 +101,6 @@ async fn a_server_is_checked_by_the_roots_of_the_trust_domain_that_is_expected()
     let refused = Err("unknown-issuer".to_owned());
     assert_eq!(all.server(shown(&all.mesh.ca, NEAR), NEAR).await, refused);
     assert_eq!(all.server(shown(&all.near, CART), CART).await, refused);
-    // No root proves an identity of a trust domain that is not known.
+    // No root proves an identity of an unknown trust domain.
     assert_eq!(all.server(shown(&all.mesh.ca, FAR), FAR).await, refused);
 }

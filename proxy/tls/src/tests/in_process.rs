@@ -1,4 +1,5 @@
-//! Connections between two ends of one process: what they carry goes through memory, and all else is as over the network.
+//! Connections between two ends in one process: their bytes go through memory, and everything else is as over the
+//! network.
 
 use std::io;
 use std::net::Shutdown;
@@ -54,7 +55,7 @@ async fn a_server_of_another_process_never_takes_the_pipe_and_is_spoken_to_by_tl
     let cart = identity(CART);
     let connecting = mesh.connector.connect(near, &cart, &[Alpn::Http1]);
     let (client, mut server) = tokio::join!(connecting, async {
-        // As an acceptor does, without asking for what is offered in this process.
+        // Does what an acceptor does, without looking for pipes that are offered in this process.
         let mut tls = crate::tls::Tls::new(far, session_of_server(&mesh));
         std::future::poll_fn(|cx| tls.poll_handshake(cx)).await.unwrap();
         TlsStream::new(tls, Ok(identity(WEB)), Alpn::Http1)
@@ -90,7 +91,7 @@ pub(super) fn elsewhere<T: Send + 'static, F: Future<Output = T>>(
     result
 }
 
-/// A server on a thread of its own, that serves one connection.
+/// A server on a thread of its own, which serves one connection.
 async fn with_server<T: Send + 'static, F: Future<Output = T>>(
     mesh: &Mesh,
     alpn: Alpn,
@@ -165,7 +166,8 @@ async fn writes_and_reads_of_any_size_fit_together() {
     }
 }
 
-/// The server takes the pipe with its handshake, which ends after the client's: what the client sends at once is TLS.
+/// The server takes the pipe with its handshake, which ends after the client's: what the client sends at once goes
+/// through TLS.
 #[tokio::test]
 async fn a_client_that_sends_and_closes_before_the_server_has_the_pipe_is_heard_and_answered() {
     let serve = |mut stream: TlsStream| async move {
@@ -248,7 +250,7 @@ async fn two_relays_over_memory_end_one_by_one() {
     assert!(matches!(first.await.unwrap().ended, Ended::Closed));
 }
 
-/// A policy of the network that resets, or a lost machine that the kernel's probes find.
+/// The network resets the connection by a policy, or the kernel's probes find that the other machine is lost.
 #[tokio::test]
 async fn the_end_of_the_connection_over_the_network_cuts_both_directions_under_load() {
     let serve = |mut stream: TlsStream| async move {
@@ -322,7 +324,7 @@ async fn what_a_direction_holds_is_charged_and_bounded() {
     assert!((64 * 1024..=64 * 1024 + kept).contains(&charged), "{charged}");
     let mut space = vec![0; 64 * 1024];
     server.read_exact(&mut space).await.unwrap();
-    // The task of the writer settles what it is charged when it comes round.
+    // The writer's task settles its charge when it is polled.
     let read = tokio::time::timeout(Duration::from_millis(50), client.read_u8());
     read.await.unwrap_err();
     assert!(budget::charged() <= kept);

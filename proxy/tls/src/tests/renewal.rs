@@ -1,4 +1,4 @@
-//! Connections end with the certificate of the peer, unless the peer shows the next one.
+//! Connections end with the certificate of the peer, unless the peer presents the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +80,7 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert_eq!(due.len(), 1, "this end has another certificate");
     let (at_client, at_server) = mesh.renew(&due[0]).await;
     assert_eq!((at_client.unwrap(), at_server), (1, 1));
-    // Policies see the certificate that was shown last.
+    // Policies see the certificate that was presented last.
     assert!(shown.validity().unwrap().not_after_s > before.not_after_s);
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 0);
@@ -93,7 +93,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert_eq!(shown.validity(), None);
 }
 
-/// The process that finishes what it has was not told of renewals, which reach the next one, and cut streams that were renewed.
+/// A proxy process that drained was not told of renewals, which reach the next process, and so it cut streams whose
+/// certificates were renewed.
 #[tokio::test]
 async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_another_process() {
     let mesh = Mesh::new();
@@ -102,7 +103,7 @@ async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_ano
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
     let due = mesh.due();
     let (near, far) = pair().await;
-    // Another process of the server's proxy takes it.
+    // Another process of the server's proxy accepts the renewal.
     let next = Acceptor::new(mesh.cart.watch());
     let accepts = async {
         let accepted = next.accept(far, ClientIdentity::Optional).await?;
@@ -113,7 +114,7 @@ async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_ano
     mesh.clock.advance(201 * DAY);
     assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 0);
     echo(&mut client, &mut server).await;
-    // The client's end is still this process' to renew: that of the server's certificate counts.
+    // The client's end is renewed in this process, so it still ends with the server's certificate.
     mesh.clock.advance(2 * 366 * DAY);
     assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 1);
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
@@ -139,11 +140,11 @@ async fn what_another_identity_names_is_not_renewed() {
     mesh.cart.set(until(&mesh.ca, CART, 2032, &mesh.clock));
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
     let due = mesh.due();
-    // A workload that knows the binding of another's connection shows its own certificate.
+    // A workload that has the binding of another workload's connection presents its own certificate.
     mesh.web.set(until(&mesh.ca, "spiffe://cluster.local/ns/shop/sa/thief", 2032, &mesh.clock));
     let (_, at_server) = mesh.renew(&due[0]).await;
     assert_eq!(at_server, 0);
-    // One that has the identity, and not the connection, cannot name it.
+    // A workload that has the identity, but not the connection, does not have the binding.
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
     let guessed =
         RenewalDue { server: due[0].server, identity: identity(CART), bindings: vec![[7; 16]] };
