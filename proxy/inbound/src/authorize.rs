@@ -1,7 +1,7 @@
 //! Which clients and requests the workload's policies permit.
 //!
-//! What the policies say of a client is evaluated once for each connection, and again when they
-//! change; a request is compared with the rules that are left.
+//! The policies are evaluated for a client once per connection, and again when they, or the client's certificate if
+//! they depend on it, change. A request is then compared with the rules that may still match.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,18 +27,18 @@ use crate::bearer::{TokenRules, UnknownKeys};
 use crate::external::{Authorizer, Grants, MeshServices};
 use crate::{Client, Worker, bearer};
 
-/// Said in `leno-error` when a policy denies a request.
+/// Value of `leno-error` when a policy denies a request.
 pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
 
 /// The reason in metrics and logs if an allow rule would have matched with a valid token.
 const NO_TOKEN: &str = "token";
 
-/// Most lines that a worker logs of denied or audited requests in one [`LOG_PERIOD`]: clients decide
-/// how many there are.
+/// Most lines that a worker logs about clients (denied or audited requests, refused tunnels) in one [`LOG_PERIOD`].
+/// Clients decide how many such events there are.
 const MAX_LOGGED: u32 = 20;
 const LOG_PERIOD: Duration = Duration::from_secs(1);
 
-/// Logs an event of a client, if one more line may be logged.
+/// Logs an event of a client, unless the log budget is used up.
 macro_rules! log_client {
     ($access:ident, $worker:ident, $message:expr; $($fields:tt)*) => {
         if let Some(left_out) = $worker.log.take() {
@@ -57,22 +57,22 @@ macro_rules! log_client {
     };
 }
 
-/// The workload's policies in one worker.
+/// The workload's policies, as one worker evaluates them.
 #[derive(Debug)]
 pub(crate) struct Policies {
     of: Arc<Authorization>,
     pub(crate) table: AuthorizationTable,
-    /// Counts the matches of each policy.
+    /// Number of matches, by position of the policy.
     counters: Vec<Rc<Cell<u64>>>,
     default: Rc<Cell<u64>>,
-    /// The tokens that were verified for them.
+    /// Tokens that were verified for the policies.
     tokens: TokenCache,
     unknown_keys: UnknownKeys,
-    /// Those of external policies, by position. Empty if there are none.
+    /// The authorizers of external policies, by position of the policy. Empty if no policy is external.
     authorizers: Vec<Option<Rc<Authorizer>>>,
 }
 
-/// A client, and what the policies say of it.
+/// A client, and the policies as evaluated for it.
 #[derive(Debug)]
 pub(crate) struct Access {
     identity: Option<Identity>,
@@ -82,13 +82,13 @@ pub(crate) struct Access {
     /// Whether the port is declared opaque. Policies must permit a request to such a port as bytes, too;
     /// see [`Access::at_port_of`].
     carries_bytes: bool,
-    /// Its other addresses, once policies depend on them.
+    /// Other addresses of the client, looked up once policies depend on them.
     addresses: RefCell<Addresses>,
     /// The result of the last evaluation of the policies; `None` before the first one.
     rules: RefCell<Option<Evaluated>>,
 }
 
-/// What policies say of a client.
+/// The policies as evaluated for one client.
 #[derive(Clone, Debug)]
 struct Evaluated {
     policies: Rc<Policies>,
@@ -99,14 +99,14 @@ struct Evaluated {
     at: Duration,
 }
 
-/// What becomes of a client that has sent nothing and may wait for its server.
+/// Whether a client that has sent nothing, and may wait for its server, is permitted to reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// The server may be connected to.
+    /// The proxy may connect to the server.
     Permitted,
-    /// The server name of TLS, which the client may still send, decides.
+    /// The server name in TLS decides, which the client may still send.
     Undecided,
-    /// It is denied, whatever it sends.
+    /// The client is denied, whatever it sends.
     Denied,
 }
 
@@ -126,21 +126,21 @@ pub(crate) struct Permit {
     /// When the decision must be repeated (time since 1970), because a token expires or the age of the client's
     /// certificate passes a limit of a rule.
     pub(crate) until: Option<Duration>,
-    /// The authorizers that are to be asked.
+    /// The external authorizers that must also permit the request.
     pub(crate) authorizers: Vec<Rc<Authorizer>>,
     /// What the policies change about the request.
     pub(crate) grants: Grants,
 }
 
-/// A denied request, with what the client is told.
+/// A denied request, and the answer to the client.
 #[derive(Debug)]
 pub(crate) struct Denied {
     pub(crate) status: u16,
-    /// For metrics.
+    /// Label in metrics.
     pub(crate) label: &'static str,
     cause: String,
     headers: Vec<HeaderLine>,
-    /// The body and its type; without them one line of text.
+    /// The body with its content type. Without it, the body is one line of text.
     body: Option<Box<(String, Vec<u8>)>>,
 }
 
@@ -154,7 +154,7 @@ impl Denied {
         Self { status, label, cause, headers: Vec::new(), body: None }
     }
 
-    /// The same with an answer for the client.
+    /// Sets the headers of the answer, and its body unless `body` is empty.
     pub(crate) fn answered(
         self,
         headers: Vec<HeaderLine>,
@@ -175,7 +175,7 @@ impl Denied {
     }
 }
 
-/// How many lines were logged lately.
+/// Limits how many lines are logged in each [`LOG_PERIOD`].
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     since: Cell<Instant>,
@@ -191,7 +191,8 @@ impl Default for LogBudget {
 }
 
 impl LogBudget {
-    /// Whether one more line may be logged, and how many were left out before it.
+    /// Takes one line from the budget. Returns how many lines were left out before it; `None` if the budget is used
+    /// up.
     pub(crate) fn take(&self) -> Option<u64> {
         let now = leno_transport::now();
         if now.saturating_duration_since(self.since.get()) >= LOG_PERIOD {
@@ -220,7 +221,7 @@ impl Policies {
                 Action::Allow => "allow",
                 Action::Deny => "deny",
                 Action::Audit => "audit",
-                // Counted by what its authorizer decides.
+                // Its authorizer counts the decisions.
                 Action::External => return Rc::default(),
             };
             registry.authorization(decision, &format!("{}/{}", source.namespace, source.name))
@@ -246,7 +247,7 @@ impl Policies {
         TokenRules { cache: &self.tokens, of: &self.of, unknown: &self.unknown_keys }
     }
 
-    /// Whether requests have to be read on a port: rules depend on them, or their heads are changed.
+    /// Whether requests on a port must be parsed, because rules depend on them or because their heads are changed.
     pub(crate) fn read_requests(&self, port: u16) -> bool {
         self.table.reads_requests(port) || self.table.owned(port).next().is_some()
     }
@@ -267,7 +268,7 @@ impl Policies {
         grants
     }
 
-    /// Closes idle connections to authorizers that are too old.
+    /// Closes connections to authorizers that have been idle for too long.
     pub(crate) fn sweep(&self) {
         self.authorizers.iter().flatten().for_each(|one| one.sweep());
     }
@@ -289,13 +290,13 @@ impl Policies {
     }
 }
 
-/// A request's head, without what the proxy removes.
+/// A request's head, without the headers that the proxy removes.
 struct Forwarded<'a> {
     head: RequestView<'a>,
     policies: &'a Policies,
-    /// Why a rule of an Allow policy, which matches otherwise, finds no valid token.
+    /// Why no valid token was found for a rule of an Allow policy that matches otherwise.
     token: Cell<Option<TokenError>>,
-    /// When the first of the tokens ends that rules found valid.
+    /// The earliest expiry of the tokens that rules found valid.
     until: Cell<Option<Duration>>,
 }
 
@@ -361,7 +362,7 @@ impl Access {
         Self { carries_bytes: declared == Protocol::Opaque, ..self }
     }
 
-    /// What the policies say of a request of this client.
+    /// Decides on a request of this client, by the policies as evaluated for it.
     fn decide(
         &self,
         (policies, rules): (&Policies, &ConnectionRules),
@@ -433,7 +434,7 @@ impl Access {
             && (!rules.reads_certificate() || is_of_now() && *validity == self.validity())
     }
 
-    /// What the policies say of this client now; `None` if they permit everything.
+    /// The policies as evaluated for this client now; `None` if they permit everything.
     fn rules(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let policies = shared.policies();
         if policies.table.is_open() {
@@ -484,7 +485,7 @@ impl Access {
         Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
 
-    /// What the policies say of a request now, in a line for people.
+    /// The current decision on a request, as one line for people.
     pub(crate) fn described(&self, shared: &Worker, request: RequestView<'_>) -> String {
         let client = match &self.identity {
             Some(identity) => identity.to_string(),
@@ -507,7 +508,7 @@ impl Access {
         }
     }
 
-    /// Decides on a connection that is relayed as bytes.
+    /// Decides on a connection that is relayed as opaque bytes.
     pub(crate) async fn connection(
         &self,
         shared: &Worker,
@@ -530,12 +531,12 @@ impl Access {
         self.client
     }
 
-    /// The client's address, and its identity as text, empty without one.
+    /// The client's address, and its identity as text, which is empty without an identity.
     pub(crate) fn client(&self) -> (std::net::SocketAddr, String) {
         (self.client, self.identity.as_ref().map(ToString::to_string).unwrap_or_default())
     }
 
-    /// Logs what an authorizer has not permitted.
+    /// Logs that an authorizer denied a request or did not decide.
     pub(crate) fn log_external(
         &self,
         shared: &Worker,
@@ -595,7 +596,7 @@ impl Access {
         waits
     }
 
-    /// What becomes of a client that waits for its server to speak.
+    /// Decides on a client that waits for its server to send first.
     pub(crate) async fn silent(&self, shared: &Worker) -> Silence {
         let Some((policies, rules)) = self.resolved(shared).await else {
             return Silence::Permitted;
@@ -703,7 +704,7 @@ impl Access {
         })
     }
 
-    /// What the client is told. The name of a policy is for clients of its own namespace alone.
+    /// The value of `leno-error` for the client. Only clients in the policy's namespace learn its name.
     fn cause(&self, policies: &Policies, denial: Denial, policy: &str) -> String {
         let is_own = |index: PolicyIndex| {
             let source = policies.table.source(index);
@@ -727,7 +728,7 @@ impl Access {
     }
 }
 
-/// When rules no longer hold, from the beginning of 1970.
+/// When the evaluation ends, since the Unix epoch.
 fn until(rules: &ConnectionRules) -> Option<Duration> {
     rules.until_s().map(|until_s| Duration::from_secs(u64::try_from(until_s).unwrap_or_default()))
 }
@@ -751,7 +752,7 @@ fn own_identity(shared: &Worker) -> String {
     shared.parts.tls.identity().map(|identity| identity.to_string()).unwrap_or_default()
 }
 
-/// `tls`: `None` if no policy needed the name when the connection began.
+/// `tls`: `None` if no policy depended on the server name when the connection began.
 fn server_name(tls: Option<&OwnTls>) -> ServerNameView<'_> {
     match tls {
         None => ServerNameView::Unknown,
