@@ -101,14 +101,7 @@ impl InstanceTask {
         let mut run = place.processes.run(&place.proxy);
         let report = |event: Event| {
             run.follow(&event);
-            let hung = match event {
-                Event::Started(pid) => {
-                    membership.watchdog.borrow_mut().started(pid);
-                    None
-                }
-                Event::Stopping => None,
-                _ => membership.watchdog.borrow_mut().ended(),
-            };
+            let hung = membership.hung(&event);
             match event {
                 Event::Ended(status, wait) => {
                     let loss = MemberEvent::Lost(hung.map_or(Loss::Released, Loss::Broker));
@@ -237,6 +230,18 @@ impl<'l> Membership<'l> {
             promotion: RefCell::new(Promotion::new(life.proxy.borrow().promotion)),
             promoted: watch::Sender::new(false),
             rules_changed: Notify::new(),
+        }
+    }
+
+    /// Tells the watchdog what became of the broker; returns how that hung, if it was killed for that.
+    fn hung(&self, event: &Event) -> Option<Hang> {
+        match event {
+            Event::Started(pid) => {
+                self.watchdog.borrow_mut().started(*pid);
+                None
+            }
+            Event::Stopping => None,
+            _ => self.watchdog.borrow_mut().ended(),
         }
     }
 

@@ -134,17 +134,7 @@ impl InstanceHandle {
                     self.trouble.reason = None;
                 }
             }
-            // Each start of its process, whether or not it comes to listen.
-            InstanceChange::Started(pid) => {
-                self.restarts += u32::from(self.started);
-                self.started = true;
-                self.phase = InstancePhase::Starting;
-                self.pid = Some(pid);
-                self.started_unix_ms = Some(Timestamp::now().as_millisecond());
-                self.trouble.next_try_unix_ms = None;
-                self.trouble.reason = None;
-                self.closed = Vec::new();
-            }
+            InstanceChange::Started(pid) => self.has_started(pid),
             InstanceChange::Starting(reason) => {
                 self.phase = InstancePhase::Starting;
                 self.trouble.next_try_unix_ms = None;
@@ -200,6 +190,18 @@ impl InstanceHandle {
             }
             InstanceChange::Gone => {}
         }
+    }
+
+    /// Its process has started, whether or not it comes to listen.
+    fn has_started(&mut self, pid: i32) {
+        self.restarts += u32::from(self.started);
+        self.started = true;
+        self.phase = InstancePhase::Starting;
+        self.pid = Some(pid);
+        self.started_unix_ms = Some(Timestamp::now().as_millisecond());
+        self.trouble.next_try_unix_ms = None;
+        self.trouble.reason = None;
+        self.closed = Vec::new();
     }
 
     /// Waits for its next start, after an end that may have been the same before.
