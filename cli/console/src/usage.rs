@@ -15,32 +15,39 @@ pub(crate) fn shorten(error: &mut clap::Error) {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Arg, ArgAction, Command};
+    use clap::{Arg, ArgAction, ArgGroup, Command};
 
     use super::*;
 
+    /// Together longer than a usage line may be.
+    const OPTIONS: [&str; 10] = [
+        "the-first-of-ten-long-options-of-a-command",
+        "the-second-of-ten-long-options-of-a-command",
+        "the-third-of-ten-long-options-of-a-command",
+        "the-fourth-of-ten-long-options-of-a-command",
+        "the-fifth-of-ten-long-options-of-a-command",
+        "the-sixth-of-ten-long-options-of-a-command",
+        "the-seventh-of-ten-long-options-of-a-command",
+        "the-eighth-of-ten-long-options-of-a-command",
+        "the-ninth-of-ten-long-options-of-a-command",
+        "the-tenth-of-ten-long-options-of-a-command",
+    ];
+
     #[test]
     fn a_usage_of_every_option_is_left_out() {
-        let command = |options: usize| {
-            let all = (0..options).map(|nth| {
-                let name = format!("an-option-{nth}");
-                Arg::new(name.clone()).long(name).action(ArgAction::SetTrue)
-            });
-            Command::new("up").args(all).group(
-                clap::ArgGroup::new("all")
-                    .multiple(true)
-                    .args((0..options).map(|nth| format!("an-option-{nth}"))),
-            )
-        };
-        let refused = |options| {
-            let wrong = ["up", "--an-option-0=1"];
-            let mut error = command(options).try_get_matches_from(wrong).unwrap_err();
+        let refused = |count: usize| {
+            let options = || OPTIONS.into_iter().take(count);
+            let args = options().map(|name| Arg::new(name).long(name).action(ArgAction::SetTrue));
+            let group = ArgGroup::new("all").multiple(true).args(options());
+            let wrong = ["up".to_owned(), format!("--{}=1", OPTIONS[0])];
+            let parsed = Command::new("up").args(args).group(group).try_get_matches_from(wrong);
+            let mut error = parsed.unwrap_err();
             shorten(&mut error);
             error.to_string()
         };
-        let text = refused(50);
-        assert!(text.contains("unexpected value '1' for '--an-option-0'"), "{text}");
-        assert!(!text.contains("--an-option-7"), "{text}");
+        let text = refused(OPTIONS.len());
+        assert!(text.contains("unexpected value '1' for '--the-first-of-ten"), "{text}");
+        assert!(!text.contains("Usage") && !text.contains("the-second"), "{text}");
         assert!(refused(3).contains("Usage: up "), "{}", refused(3));
     }
 }
