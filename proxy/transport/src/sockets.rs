@@ -603,7 +603,7 @@ mod tests {
                 // As another thread has it, which has another namespace or none.
                 let own = NAMESPACE.take();
                 let domain = Domain::new(lent);
-                let inner = domain.spawn(async {
+                let outer = domain.spawn(async {
                     let known = (addresses().unwrap(), domain::domain_number());
                     let inner = spawn_contained(async move {
                         assert_eq!(known, (addresses().unwrap(), domain::domain_number()));
@@ -615,9 +615,9 @@ mod tests {
                     // Other tasks have their turn, with what is theirs.
                     tokio::task::yield_now().await;
                     assert_eq!(addresses(), Some(vec![IpAddr::from([192, 0, 2, 1])]));
-                    inner
+                    [inner]
                 });
-                let inner = inner.await.unwrap();
+                let [inner] = outer.await.unwrap();
                 assert_eq!((addresses(), domain::domain_number()), (None, None));
                 // A panic there ends its task alone, and is counted where it was.
                 let panicked = domain.spawn(async {
