@@ -160,10 +160,17 @@ pub struct FileAnalysis {
 #[must_use]
 pub fn of_mesh_files(files: &[PathBuf], ranges: MeshRanges) -> FileAnalysis {
     match compose::load(files) {
-        Ok(documents) => FileAnalysis {
-            findings: of_documents(files, &documents, ranges),
-            not_analyzed: documents.ignored.iter().map(with_place).collect(),
-        },
+        Ok(documents) => {
+            let findings = of_documents(files, &documents, ranges);
+            // A policy of another mesh is not read, but has a finding.
+            let is_found = |one: &Located<IgnoredDocument>| {
+                let mut all = findings.iter();
+                all.any(|finding| (&finding.file, finding.line) == (&one.file, one.place.line))
+            };
+            let left_out = documents.ignored.iter().filter(|one| !is_found(one));
+            let not_analyzed = left_out.map(with_place).collect();
+            FileAnalysis { findings, not_analyzed }
+        }
         Err(problems) => FileAnalysis {
             findings: problems.iter().map(Finding::from).collect(),
             not_analyzed: Vec::new(),

@@ -39,9 +39,11 @@ mod tests {
             let options = || OPTIONS.into_iter().take(count);
             let args = options().map(|name| Arg::new(name).long(name).action(ArgAction::SetTrue));
             let group = ArgGroup::new("all").multiple(true).args(options());
-            let wrong = ["up".to_owned(), format!("--{}=1", OPTIONS[0])];
-            let parsed = Command::new("up").args(args).group(group).try_get_matches_from(wrong);
-            let mut error = parsed.unwrap_err();
+            // The option before it brings the whole group into the usage.
+            let wrong =
+                ["up".to_owned(), format!("--{}", OPTIONS[1]), format!("--{}=1", OPTIONS[0])];
+            let command = Command::new("up").args(args).group(group);
+            let mut error = command.try_get_matches_from(wrong).unwrap_err();
             shorten(&mut error);
             error.to_string()
         };
