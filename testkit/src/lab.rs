@@ -450,8 +450,9 @@ impl Lab {
         Ok(found)
     }
 
-    /// Removes the remains of a killed mesh.
+    /// Removes the remains of a killed mesh, once its owner has ended: a signal takes effect when the owner gets a CPU.
     pub fn clean_up(&self) -> Result<()> {
+        wait::until("the killed owner to end", END_LIMIT, || Ok(self.up.ended()?.map(drop)))?;
         command::text(&mut self.leno("cleanup"), END_LIMIT).map(drop)
     }
 }
