@@ -162,12 +162,14 @@ pub fn of_mesh_files(files: &[PathBuf], ranges: MeshRanges) -> FileAnalysis {
     match compose::load(files) {
         Ok(documents) => {
             let findings = of_documents(files, &documents, ranges);
-            // A policy of another mesh is not read, but has a finding.
+            // A policy of another mesh is not read, but has a finding. A part of a Compose file is no document.
             let is_found = |one: &Located<IgnoredDocument>| {
                 let mut all = findings.iter();
                 all.any(|finding| (&finding.file, finding.line) == (&one.file, one.place.line))
             };
-            let left_out = documents.ignored.iter().filter(|one| !is_found(one));
+            let is_part =
+                |one: &Located<IgnoredDocument>| one.value.api_version == compose::COMPOSE;
+            let left_out = documents.ignored.iter().filter(|one| !is_found(one) && !is_part(one));
             let not_analyzed = left_out.map(with_place).collect();
             FileAnalysis { findings, not_analyzed }
         }

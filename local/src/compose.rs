@@ -20,6 +20,8 @@ use serde_saphyr::Spanned;
 
 use fields::Fields;
 
+/// The "version" of what is ignored in a Compose file.
+pub(crate) const COMPOSE: &str = "compose";
 /// The fields of a Compose file, with their meaning for `leno up`.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
@@ -175,7 +177,7 @@ impl Draft {
 
     /// Lists a field that has no effect.
     fn ignore(&mut self, place: Position, path: &str) {
-        let value = IgnoredDocument { api_version: "compose".to_owned(), kind: path.to_owned() };
+        let value = IgnoredDocument { api_version: COMPOSE.to_owned(), kind: path.to_owned() };
         self.ignored.push(Located { value, file: self.file.as_str().into(), place });
     }
 }

@@ -115,7 +115,7 @@ fn a_command_runs_as_the_workload() {
     let unknown = mesh.exec("db", &["true"]);
     assert_eq!(unknown.status.code(), Some(2));
     let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert!(text.contains("shop/client-0, shop/web-0"), "{text}");
+    assert!(text.contains("shop/client, shop/web"), "{text}");
 }
 
 #[test]
