@@ -83,6 +83,8 @@ const ALLOWED: &[(&str, &str)] = &[
     // frame (Section 6.8) MAY be omitted in this case, since an invalid preface indicates that the
     // peer is not using HTTP/2."
     ("http", "http2/3.5: Sends invalid connection preface"),
+    // Bytes that are no preface of HTTP/2 reach the application, and newer versions of nginx respond 400 as HTTP/1.1.
+    ("detected", "http2/3.5: Sends invalid connection preface"),
 ];
 
 #[test]
@@ -103,7 +105,8 @@ fn the_proxy_passes_every_case_if_it_detects_the_protocol() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let nginx = Nginx::start(true)?;
     let proxy = Proxy::start(Side::Inbound, nginx.address())?;
-    let outcome = suite.run(proxy.address(), &Group::ALL)?;
+    let mut outcome = suite.run(proxy.address(), &Group::ALL)?;
+    outcome.failed.retain(|case, _| !ALLOWED.contains(&("detected", case.as_str())));
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     Ok(())
 }
