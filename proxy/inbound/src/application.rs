@@ -132,7 +132,9 @@ impl Application {
         }
         let last = server.answers.get();
         let refused = match self.connect_to(last).await {
-            Err(ConnectError::Refused(address)) => ConnectError::Refused(address),
+            Err(ConnectError::Refused(address)) if server.elsewhere => {
+                ConnectError::Refused(address)
+            }
             other => return other,
         };
         let others = || {
@@ -144,7 +146,7 @@ impl Application {
         // They are read once nothing else has answered.
         let others = once_with(others).flatten();
         for candidate in own_addresses(server.dialled).into_iter().chain(others) {
-            if candidate == last || candidate != server.dialled && !server.elsewhere {
+            if candidate == last {
                 continue;
             }
             if let Ok(stream) = self.connect_to(candidate).await {
