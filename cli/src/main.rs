@@ -7,7 +7,8 @@ mod overview;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
@@ -136,11 +137,15 @@ fn main() -> ExitCode {
     leno_console::ended("leno", &done)
 }
 
-/// Parses the command line. Unlike `Cli::try_parse`, its help has the commands in sections.
+/// Parses the command line. The help has the commands in sections, which are made only if it is asked for.
 fn parse() -> Result<Cli, clap::Error> {
-    let mut command = overview::in_sections(Cli::command());
-    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
-    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    Cli::try_parse().map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let again = overview::in_sections(Cli::command()).try_get_matches();
+            again.err().unwrap_or(error)
+        }
+        _ => error,
+    })
 }
 
 #[cfg(test)]
