@@ -240,7 +240,7 @@ fn of_node(flows: &Flows) -> Result<()> {
 fn show(flows: &Flows, mut all: Vec<FlowConnection>, missing: u64) -> Result<()> {
     all.retain(|one| flows.matches(one));
     let matching = all.len();
-    all.retain(|one| flows.wants(one));
+    all.retain(|one| !flows.hides(one));
     if flows.output == OutputForm::Json {
         print_json(&all)?;
     } else {
@@ -367,11 +367,17 @@ impl Flows {
             && self.namespace.as_ref().is_none_or(|wanted| *wanted == namespace)
     }
 
+    /// Whether a connection is shown.
     fn wants(&self, one: &FlowConnection) -> bool {
+        self.matches(one) && !self.hides(one)
+    }
+
+    /// Whether a connection is one that a proxy has for itself, and the user does not ask for these.
+    fn hides(&self, one: &FlowConnection) -> bool {
         let is_asked_for = self.all
             || self.peer.as_deref() == Some("control-plane")
             || self.port.is_some_and(|port| [ports::ADMIN, ports::CONTROL].contains(&port));
-        self.matches(one) && (is_asked_for || !is_of_proxy_itself(one))
+        !is_asked_for && is_of_proxy_itself(one)
     }
 
     /// Whether the filters select a connection.

@@ -175,9 +175,7 @@ impl RequestFilter {
         }
         Ok(query)
     }
-}
 
-impl RequestFilter {
     /// The requests that match, in words: `a GET of web to cart with a path from /items on`.
     pub(super) fn described(&self) -> String {
         let mut text = format!(
