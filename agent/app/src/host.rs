@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use leno_supervise::status_field;
 use leno_types::ports;
 use serde::{Deserialize, Serialize};
 
@@ -181,12 +182,9 @@ fn towards_pods(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
 /// Whether a process is the proxies' user, and runs a program of this name, by its `/proc/PID/status`.
 fn runs_as_proxy(status: &str, program: &str) -> bool {
     let name = program.get(..LONGEST_NAME).unwrap_or(program);
-    let field = |of: &str| {
-        let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
-        lines.find(|(field, _)| *field == of).map(|(_, value)| value)
-    };
-    let user = field("Uid").and_then(|users| users.split('\t').next());
-    field("Name") == Some(name) && user == Some(ports::PROXY_UID.to_string().as_str())
+    let user = status_field(status, "Uid").and_then(|users| users.split('\t').next());
+    status_field(status, "Name") == Some(name)
+        && user == Some(ports::PROXY_UID.to_string().as_str())
 }
 
 /// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).

@@ -10,6 +10,8 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
+use crate::process::status_field;
+
 /// How often the supervisor checks: each check wakes its thread.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// A process that a signal has stopped is replaced after this many checks, so one that is continued soon is left alone.
@@ -115,10 +117,7 @@ impl ProcessState {
 
     /// Parses the files with these names in `/proc/PID`.
     fn read(status: &str, syscall: &str) -> Self {
-        let field = |name: &str| {
-            let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
-            lines.find(|(of, _)| *of == name).map(|(_, value)| value.trim())
-        };
+        let field = |name: &str| status_field(status, name);
         let is_traced = field("TracerPid").is_some_and(|tracer| tracer != "0");
         Self {
             is_stopped: field("State").is_some_and(|state| state.starts_with('T')),

@@ -161,3 +161,10 @@ pub fn after(wait: Duration) -> String {
         seconds => format!("in {seconds} s"),
     }
 }
+
+/// A field of the text of `/proc/PID/status` (proc_pid_status(5)).
+#[must_use]
+pub fn status_field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
+    let mut fields = status.lines().filter_map(|line| line.split_once(":\t"));
+    fields.find(|(of, _)| *of == name).map(|(_, value)| value.trim())
+}

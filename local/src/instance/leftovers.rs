@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 
-use leno_supervise::{Cgroup, LifeEvent};
+use leno_supervise::{Cgroup, LifeEvent, status_field};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -80,8 +80,7 @@ impl Drop for ProxyRun<'_> {
 /// The parent of a process; `None` if the process has ended or has no parent.
 fn parent(pid: i32) -> Option<i32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    parent.trim().parse().ok().filter(|parent| *parent > 0)
+    status_field(&status, "PPid")?.parse().ok().filter(|parent| *parent > 0)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use leno_supervise::status_field;
+
 use super::{MeshResource, RecordedProcess};
 use crate::error::Result;
 use crate::layout::Layout;
@@ -62,5 +64,5 @@ fn is_of_root(process: &Path) -> bool {
 
 fn parent(process: &Path) -> Option<i32> {
     let status = fs::read_to_string(process.join("status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    status_field(&status, "PPid")?.parse().ok()
 }
