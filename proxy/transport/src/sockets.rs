@@ -408,7 +408,7 @@ pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
 /// # Errors
 /// The system's reason; `Unsupported` where the workload's broker is of a version that makes none.
 pub async fn udp(ipv6: bool) -> io::Result<Socket> {
-    if known().is_some_and(|known| !known.makes_udp) {
+    if known(|known| !known.makes_udp) == Some(true) {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "the workload's broker is of an earlier version, which makes no sockets of UDP: start the workload again",
@@ -422,8 +422,8 @@ pub async fn udp(ipv6: bool) -> io::Result<Socket> {
 
 /// A socket of sock_diag(7) of the current task's namespace; nothing waits in it to be read.
 pub(crate) fn diagnosis() -> io::Result<Arc<Mutex<Socket>>> {
-    match known() {
-        Some(known) => Ok(known.diagnosis),
+    match known(|known| Arc::clone(&known.diagnosis)) {
+        Some(diagnosis) => Ok(diagnosis),
         None => leno_sockets::diagnosis().map(|own| Arc::new(Mutex::new(own))),
     }
 }
@@ -439,19 +439,19 @@ pub(crate) fn announcements() -> io::Result<Socket> {
 
 /// The addresses of the current task's namespace, if it is not the process' own.
 pub(crate) fn addresses() -> Option<Vec<IpAddr>> {
-    known().map(|known| known.addresses.to_vec())
+    known(|known| known.addresses.to_vec())
 }
 
 /// What applications see in the current task's namespace, if it is not the process' own.
 pub(crate) fn shown() -> Option<Shown> {
-    known().map(|known| known.shown)
+    known(|known| known.shown)
 }
 
 /// What is known of the current task's namespace, if it is not the process' own.
-fn known() -> Option<Known> {
+fn known<T>(read: impl FnOnce(&Known) -> T) -> Option<T> {
     match domain::current() {
-        Some(domain) => Some(domain.namespace().known.clone()),
-        None => entered().map(|own| own.known.clone()),
+        Some(domain) => Some(read(&domain.namespace().known)),
+        None => entered().map(|own| read(&own.known)),
     }
 }
 
