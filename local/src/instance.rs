@@ -35,6 +35,7 @@ use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
 use tokio::sync::{mpsc, watch};
 
+use self::failures::RepeatedFailures;
 use self::finishing::Finishing;
 use self::leftovers::ProxyProcesses;
 use self::waits::Waits;
@@ -579,6 +580,14 @@ impl InstanceTask {
 
     fn complain(&self, error: &Error) {
         self.say(&format!("{}: {}", self.instance.label, error.chain()));
+    }
+
+    /// Prints why an attempt has failed that is repeated until it succeeds. Returns the reason if it was printed now.
+    fn complain_again(&self, failures: &mut RepeatedFailures, error: &Error) -> Option<String> {
+        let why = error.chain();
+        let line = failures.failed(&why, Instant::now())?;
+        self.say(&format!("{}: {line}", self.instance.label));
+        Some(why)
     }
 }
 

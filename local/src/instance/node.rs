@@ -350,9 +350,7 @@ impl<'l> Membership<'l> {
                     next
                 }
                 Err(error) => {
-                    let why = error.chain();
-                    if let Some(line) = failures.failed(&why, Instant::now()) {
-                        self.life.say(&format!("{}: {line}", self.life.instance.label));
+                    if let Some(why) = self.life.complain_again(&mut failures, &error) {
                         self.life.proxy_waits(self.turn, Some(why)).await;
                     }
                     tokio::select! {

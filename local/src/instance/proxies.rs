@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::LocalBoxFuture;
@@ -125,9 +125,7 @@ impl InstanceTask {
                         self.waits_for(Awaited::ProxyMode, Some(why)).await;
                     }
                     Err(error) => {
-                        let why = error.chain();
-                        if let Some(line) = failures.failed(&why, Instant::now()) {
-                            self.say(&format!("{}: {line}", self.instance.label));
+                        if let Some(why) = self.complain_again(&mut failures, &error) {
                             self.waits_for(Awaited::ProxyMode, Some(why)).await;
                         }
                         waits = true;
