@@ -104,6 +104,11 @@ impl Proxy {
         tokio::time::timeout(LIMIT, known).await.expect("in time").unwrap();
     }
 
+    /// Whether it has received a policy for its workload.
+    pub(crate) fn knows_its_policy(&self) -> bool {
+        self.directory.server_policy().borrow().is_some()
+    }
+
     /// The certificate that was issued to it.
     pub(crate) async fn certificate(&self) -> Vec<u8> {
         let mut certificates = self.certificates.clone();
