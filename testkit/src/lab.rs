@@ -356,11 +356,11 @@ impl Lab {
         match piece {
             MeshProcess::Owner => Ok(self.up.pid()),
             MeshProcess::Controller => status.controller.context("there is no controller"),
-            MeshProcess::Proxy(name) => newest(status.instance(name)?.proxy_cgroup()?),
-            MeshProcess::Broker(name) => newest(&status.instance(name)?.broker_cgroup()?),
+            MeshProcess::Proxy(name) => self.newest(status.instance(name)?.proxy_cgroup()?),
+            MeshProcess::Broker(name) => self.newest(&status.instance(name)?.broker_cgroup()?),
             MeshProcess::Node(group) => self.node(group),
             MeshProcess::Application(instance) => {
-                first(&status.instance(instance)?.surroundings.cgroup)
+                self.first(&status.instance(instance)?.surroundings.cgroup)
             }
         }
     }
@@ -372,13 +372,35 @@ impl Lab {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if name.rsplit_once('.').is_some_and(|(name, _number)| name == group)
-                    && let Ok(pid) = first(&entry.path())
+                    && let Ok(pid) = self.first(&entry.path())
                 {
                     return Ok(pid);
                 }
             }
         }
         bail!("no process of group {group}")
+    }
+
+    /// The highest process id: older processes of the group only finish their connections.
+    fn newest(&self, cgroup: &Path) -> Result<u32> {
+        let pids = self.started(cgroup)?;
+        pids.into_iter().max().with_context(|| format!("no process in {}", cgroup.display()))
+    }
+
+    fn first(&self, cgroup: &Path) -> Result<u32> {
+        let pids = self.started(cgroup)?;
+        pids.first().copied().with_context(|| format!("no process in {}", cgroup.display()))
+    }
+
+    /// The processes of a cgroup that execute their own programs. `leno up` forks a process into its cgroup and waits
+    /// until it executes its program: a test that stopped it before that would stop `leno up`.
+    fn started(&self, cgroup: &Path) -> Result<Vec<u32>> {
+        let command_line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline"));
+        let owner = command_line(self.up.pid())?;
+        let mut pids = usage::pids_of_cgroup(cgroup)?;
+        // One that has ended meanwhile has no file.
+        pids.retain(|&pid| command_line(pid).is_ok_and(|command| command != owner));
+        Ok(pids)
     }
 
     /// Sends a signal to a process of the mesh.
@@ -554,15 +576,4 @@ fn write(file: &Path, text: &str) -> Result<()> {
 fn open_to_all(directory: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
-}
-
-/// The highest process id: older processes of the group only finish their connections.
-fn newest(cgroup: &Path) -> Result<u32> {
-    let pids = usage::pids_of_cgroup(cgroup)?;
-    pids.into_iter().max().with_context(|| format!("no process in {}", cgroup.display()))
-}
-
-fn first(cgroup: &Path) -> Result<u32> {
-    let pids = usage::pids_of_cgroup(cgroup)?;
-    pids.first().copied().with_context(|| format!("no process in {}", cgroup.display()))
 }
