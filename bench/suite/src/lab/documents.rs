@@ -71,11 +71,18 @@ pub(super) fn documents(
     Ok(Environment::new().render_str(include_str!("../../data/lab.documents.yaml"), values)?)
 }
 
+/// Runs a program on what CPU is left over (sched(7), `SCHED_IDLE`), before its command line. Clients that flood and the
+/// services that they flood run so: on a machine of few CPUs they would otherwise slow down all others without any proxy.
+/// Proxies run as always.
+pub(super) const LEFT_OVER_CPU: [&str; 3] = ["chrt", "--idle", "0"];
+
 fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
-    let words = [own.display().to_string()];
-    let words = words.into_iter().chain(arguments(scenario, nth, LISTEN, address));
-    serde_json::to_string(&words.collect::<Vec<_>>()).expect("it is text")
+    let is_flooded = scenario.neighbours.iter().any(|one| one.service == nth);
+    let mut words = if is_flooded { LEFT_OVER_CPU.map(str::to_owned).to_vec() } else { Vec::new() };
+    words.push(own.display().to_string());
+    words.extend(arguments(scenario, nth, LISTEN, address));
+    serde_json::to_string(&words).expect("it is text")
 }
 
 #[cfg(test)]
@@ -118,6 +125,7 @@ mod tests {
             ("faces", sidecars(), 0, "appProtocol: grpc", 1),
             ("neighbour", sidecars(), 0, "kind: Workload", 4),
             ("neighbours", sidecars(), 0, "kind: Workload", 10),
+            ("neighbours", sidecars(), 0, "[\"chrt\",\"--idle\",\"0\",", 3),
             ("teastore", sidecars(), 0, "\"recommender:8080=/product,/cartAction\"", 1),
             ("teastore", sidecars(), 0, "--call-http", 6),
             ("teastore", sidecars(), 0, "appProtocol: tcp", 0),

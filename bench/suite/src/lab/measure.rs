@@ -190,7 +190,10 @@ impl LabEnvironment {
         let has_floods = !case.scenario.neighbours.is_empty();
         let load = |begins: mpsc::Sender<()>| -> Result<((Report, T), DuringLoad)> {
             let start = |(workload, plan): &(String, Plan)| {
-                let client = |program: &Path| lab.as_workload(workload, program);
+                let client = |program: &Path| match has_floods {
+                    true => lab.as_flood(workload, program),
+                    false => lab.as_workload(workload, program),
+                };
                 generator::start(&client, std::slice::from_ref(plan))
             };
             let mut beside = beside.iter().map(start).collect::<Result<Vec<Running>>>()?;

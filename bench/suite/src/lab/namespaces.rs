@@ -21,7 +21,7 @@ use leno_local::netns::Netns;
 use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, MeshStatus};
 
-use super::documents::{NAMESPACE, Programs, documents};
+use super::documents::{LEFT_OVER_CPU, NAMESPACE, Programs, documents};
 use super::mesh::{LenoProxies, Observed};
 use crate::application::PORT;
 use crate::files;
@@ -178,6 +178,14 @@ impl Lab {
         command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
         // Ctrl-C must only reach the bench.
         command.process_group(0);
+        Ok(command)
+    }
+
+    /// Runs a program that floods.
+    pub(crate) fn as_flood(&self, workload: &str, program: &Path) -> Result<Command> {
+        let [idle, arguments @ ..] = LEFT_OVER_CPU;
+        let mut command = self.as_workload(workload, Path::new(idle))?;
+        command.args(arguments).arg(program);
         Ok(command)
     }
 
