@@ -71,6 +71,7 @@ func TestNodeMode(t *testing.T) {
 		{"a busy pod gets a process of its own and goes back, and nothing is lost or cut", mesh.busyPodIsPromoted},
 		{"the agent and the supervisor are replaced", mesh.supervisorIsReplaced},
 		{"the supervisor is updated, and nothing is lost or cut", mesh.supervisorIsUpdated},
+		{"running pods share other processes when their annotations change, and nothing is lost or cut", mesh.shareChanges},
 		{"a pod that ends leaves nothing", mesh.nodeModePodEnds},
 		{"without the supervisor or the agent no pod in node mode starts", mesh.nothingStartsUnserved},
 		{"a namespace changes its mode, and its pods when they are made again", mesh.modeChanges},
@@ -247,10 +248,11 @@ func (m mesh) supervisorIsReplaced() {
 }
 
 // supervisorIsUpdated updates leno-node while requests and streams pass its processes.
-func (m mesh) supervisorIsUpdated() {
-	const requests = `n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 60 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
-	const stream = `(while [ ! -e /tmp/go ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/echoed; cat /tmp/echoed`
-	before := m.nodeProxies(1)
+// whileInUse calls work while clients of both namespaces send requests and have a stream open, and fails if a request is lost or
+// a stream is cut.
+func (m mesh) whileInUse(work func()) {
+	const requests = `rm -f /tmp/go; n=0 lost=0; while [ ! -e /tmp/go ]; do curl -sf -m 60 -o /dev/null http://server || lost=$((lost+1)); n=$((n+1)); done; echo "$n sent, $lost lost"`
+	const stream = `rm -f /tmp/go /tmp/echoed; (while [ ! -e /tmp/go ]; do echo more; sleep 1; done; echo last) | nc "$0" 9000 >/tmp/echoed; cat /tmp/echoed`
 	wanted := map[string]*regexp.Regexp{}
 	outputs := map[string]*bytes.Buffer{}
 	running := map[string]*exec.Cmd{}
@@ -270,16 +272,7 @@ func (m mesh) supervisorIsUpdated() {
 			return run1(m.administer("exec", "-n", namespace, "client", "-c", "application", "--", "sh", "-c", "[ -s /tmp/echoed ]"))
 		})
 	}
-	m.must(run1(m.administer("rollout", "restart", "daemonset/leno-node", "-n", "leno-system")))
-	m.until("both supervisors have their processes", func() error {
-		// Those of before have the streams.
-		after := m.nodeProxies(1)
-		left := slices.DeleteFunc(slices.Clone(after), func(pid int) bool { return !slices.Contains(before, pid) })
-		if len(after) != 2*len(before) || len(left) != len(before) {
-			return fmt.Errorf("processes %v after %v", after, before)
-		}
-		return nil
-	})
+	work()
 	for _, namespace := range []string{"shared", "alone"} {
 		m.must(m.from(namespace, "client", "http://server"))
 		m.must(run1(m.administer("exec", "-n", namespace, "client", "-c", "application", "--", "sh", "-c", ": >/tmp/go")))
@@ -291,6 +284,22 @@ func (m mesh) supervisorIsUpdated() {
 			m.t.Logf("%s: %s", of, outputs[of])
 		}
 	}
+}
+
+func (m mesh) supervisorIsUpdated() {
+	before := m.nodeProxies(1)
+	m.whileInUse(func() {
+		m.must(run1(m.administer("rollout", "restart", "daemonset/leno-node", "-n", "leno-system")))
+		m.until("both supervisors have their processes", func() error {
+			// Those of before have the streams.
+			after := m.nodeProxies(1)
+			left := slices.DeleteFunc(slices.Clone(after), func(pid int) bool { return !slices.Contains(before, pid) })
+			if len(after) != 2*len(before) || len(left) != len(before) {
+				return fmt.Errorf("processes %v after %v", after, before)
+			}
+			return nil
+		})
+	})
 	// It counts the pods of before until they have ended.
 	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
 	m.until("the processes of before end with what they had", func() error {
@@ -302,14 +311,68 @@ func (m mesh) supervisorIsUpdated() {
 	})
 }
 
-// promoted are the pods that the supervisor of the first node has in processes of their own.
-func (m mesh) promoted() (pods []string, err error) {
+// supervisor are the metrics of the supervisor of the first node.
+func (m mesh) supervisor() (text string, err error) {
 	const running = "jsonpath={.items[?(@.spec.nodeName=='n1')].status.podIP}"
 	address := m.output(m.t, "get", "pods", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-node", "--field-selector=status.phase=Running", "-o", running)
 	if strings.Contains(address, " ") {
-		return nil, fmt.Errorf("two supervisors: %s", address)
+		return "", fmt.Errorf("two supervisors: %s", address)
 	}
-	text := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+address+":15025/metrics")
+	return m.inside("stranger", "curl", "-s", "-m", "5", "http://"+address+":15025/metrics"), nil
+}
+
+// shareChanges has running pods go to processes of their own, by their namespace, and back, one of them by its own annotation.
+func (m mesh) shareChanges() {
+	const identity = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.status.containerStatuses[*].restartCount}\n{end}"
+	pods := func() string { return m.output(m.t, "get", "pods", "-n", "shared", "-o", identity) }
+	before := pods()
+	annotate := func(what ...string) {
+		m.must(run1(m.administer(append([]string{"annotate", "--overwrite", "-n", "shared"}, what...)...)))
+	}
+	sharedBy := func(groups ...string) {
+		m.until("the processes that the annotations ask for", func() error {
+			text, err := m.supervisor()
+			if err != nil {
+				return err
+			}
+			found := regexp.MustCompile(`leno_supervisor_group_pods\{group="((?:node|workload\.shared)[^"]*)"\} \d+`).FindAllStringSubmatch(text, -1)
+			var names []string
+			for _, one := range found {
+				names = append(names, one[1])
+			}
+			slices.Sort(names)
+			if !slices.Equal(names, groups) || !strings.Contains(text, "leno_supervisor_pods_serving 4") {
+				return fmt.Errorf("%v: %s", names, grep(text, "leno_supervisor_pods"))
+			}
+			return nil
+		})
+	}
+	m.whileInUse(func() {
+		annotate("namespace", "shared", "leno.dev/share=workload")
+		sharedBy("workload.shared.client", "workload.shared.server")
+		annotate("pod", "server", "leno.dev/share=node")
+		sharedBy("node", "workload.shared.client")
+		annotate("namespace", "shared", "leno.dev/share=node")
+		annotate("pod", "server", "leno.dev/share-")
+		sharedBy("node")
+	})
+	if after := pods(); after != before {
+		m.t.Errorf("pods were made again: %s after %s", after, before)
+	}
+	m.until("the processes that there are without load", func() error {
+		if pids := m.nodeProxies(1); len(pids) != 3 {
+			return fmt.Errorf("node proxies: %v", pids)
+		}
+		return nil
+	})
+}
+
+// promoted are the pods that the supervisor of the first node has in processes of their own.
+func (m mesh) promoted() (pods []string, err error) {
+	text, err := m.supervisor()
+	if err != nil {
+		return nil, err
+	}
 	if !strings.Contains(text, "leno_supervisor_pods_serving 4") {
 		return nil, fmt.Errorf("not all pods are served: %s", grep(text, "leno_supervisor_pods"))
 	}

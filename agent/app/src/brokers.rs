@@ -103,6 +103,8 @@ struct Broker {
 struct Introduction {
     /// The pods that it serves through a broker that this agent accepts.
     holds: BTreeMap<String, PodProgress>,
+    /// Of these, those whose settings have changed since it was told of them.
+    outdated: Vec<String>,
     /// The pods that it serves through any other broker.
     refused: Vec<String>,
     ending: SupervisorEnding,
@@ -173,9 +175,15 @@ impl Brokers {
         Ok(())
     }
 
-    /// Whether a pod has a broker.
-    pub(crate) fn has(&self, uid: &str) -> bool {
-        lock(&self.state).brokers.contains_key(uid)
+    /// Whether a pod has a broker. If its settings have changed since it was offered, its supervisor is told.
+    pub(crate) fn follow(&self, pod: &PlacedPod) -> bool {
+        let mut state = lock(&self.state);
+        let State { brokers, supervisors, .. } = &mut *state;
+        let Some(broker) = brokers.get_mut(&pod.uid) else { return false };
+        if broker.pod.follow(pod) {
+            supervisors.change(&pod.uid);
+        }
+        true
     }
 
     /// Serves a captured pod: starts its broker if there is none, and offers it to the supervisor. Just after the start
@@ -384,7 +392,7 @@ impl Brokers {
                 ReportEffect::Nothing => {}
                 ReportEffect::Kill(uid) => self.kill(uid),
                 ReportEffect::Complete(began_ms) => {
-                    let Introduction { holds, refused, ending } =
+                    let Introduction { holds, outdated, refused, ending } =
                         introduction.take().unwrap_or_default();
                     tracing::info!(pods = holds.len(), "a supervisor of node proxies is connected");
                     let (told, tells) = mpsc::channel(MAX_TOLD);
@@ -399,7 +407,7 @@ impl Brokers {
                         holds,
                         successor: None,
                     };
-                    lock(&self.state).supervise(supervisor, &refused);
+                    lock(&self.state).supervise(supervisor, (&outdated, &refused));
                 }
                 // The supervisor connects again, and then introduces itself completely.
                 ReportEffect::Lost => {
@@ -432,8 +440,13 @@ impl Brokers {
                     );
                     return ReportEffect::Lost;
                 };
-                match self.take_over(&mut lock(&self.state), pod, orders.into()) {
+                let mut state = lock(&self.state);
+                match self.take_over(&mut state, pod.clone(), orders.into()) {
                     Ok(true) => {
+                        let (mut known, broker) = (pod, state.brokers.get(&uid));
+                        if broker.is_some_and(|broker| known.follow(&broker.pod)) {
+                            of.outdated.push(uid.clone());
+                        }
                         let progress =
                             if serving { PodProgress::Serving } else { PodProgress::Joined };
                         of.holds.insert(uid, progress);
@@ -504,6 +517,10 @@ impl Brokers {
                     }
                     None => continue,
                 },
+                SupervisorOrder::Change { uid } => match self.offered(uid) {
+                    Some((pod, _)) => (Placement::Change { pod }, None),
+                    None => continue,
+                },
                 SupervisorOrder::Successor { is_there } => {
                     (Placement::Successor { is_there: *is_there }, None)
                 }
@@ -544,8 +561,13 @@ impl State {
         self.brokers.contains_key(uid) && self.supervisors.holds(number, uid)
     }
 
-    /// Adds a supervisor that has introduced itself. It must release the pods in `refused`.
-    fn supervise(&mut self, mut supervisor: Supervisor, refused: &[String]) {
+    /// Adds a supervisor that has introduced itself. It gets the settings of the pods in `outdated`, and must release
+    /// those in `refused`.
+    fn supervise(
+        &mut self,
+        mut supervisor: Supervisor,
+        (outdated, refused): (&[String], &[String]),
+    ) {
         let number = supervisor.number;
         if supervisor.ending == SupervisorEnding::Finishes {
             supervisor.holds.clear();
@@ -557,6 +579,7 @@ impl State {
         for uid in refused.iter().chain(&gone) {
             self.supervisors.release(number, uid, false);
         }
+        outdated.iter().for_each(|uid| self.supervisors.change(uid));
         self.settle_all();
     }
 

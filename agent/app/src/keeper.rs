@@ -174,10 +174,10 @@ impl Keeper {
     /// created after the capture, so that the capture notices them.
     fn offer(&self, place: &CaptureSlot, pod: &Pod, is_new: bool) -> Result<(), CaptureFailure> {
         let (Some(brokers), Some(kept)) = (&self.brokers, &place.0) else { return Ok(()) };
-        if brokers.has(&pod.uid) {
+        let Some(mut placed) = pod.placed(kept.record.workload().datagrams) else { return Ok(()) };
+        if brokers.follow(&placed) {
             return Ok(());
         }
-        let Some(mut placed) = pod.placed(kept.record.workload().datagrams) else { return Ok(()) };
         placed.kubelet.addresses = host::addresses();
         let (cgroup, others) = self.host.groups_of(&pod.uid);
         let at = PodSandbox { netns: &kept.record.netns, cgroup, others, is_new };

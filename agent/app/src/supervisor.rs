@@ -294,6 +294,7 @@ async fn meet(served: &SharedPods, channel: Channel, began_ms: u64) -> io::Resul
                 };
                 serve(served, pod, orders.into(), succeeds);
             }
+            Placement::Change { pod } => change(served, &pod),
             Placement::Release { uid, succeeded } => release(served, &uid, succeeded),
             Placement::Successor { is_there } => {
                 served.borrow_mut().has_successor = is_there;
@@ -363,6 +364,20 @@ fn serve(served: &SharedPods, pod: PlacedPod, orders: Channel, succeeds: bool) {
     };
     let number = served.borrow().joined;
     join(served, &uid, (&key, orders), (number, succeeds));
+    // Its group may have changed with its broker.
+    promotion::go(served, &uid);
+}
+
+/// Applies changed settings of a pod that is served. If it belongs to another group now, it moves there.
+fn change(served: &SharedPods, now: &PlacedPod) {
+    {
+        let mut served = served.borrow_mut();
+        let rules = promotion::rules(served.promotion, now);
+        let Some(held) = served.pods.get_mut(&now.uid) else { return };
+        held.pod.follow(now);
+        held.promotion.follow(rules, Instant::now());
+    }
+    promotion::go(served, &now.uid);
 }
 
 /// Has the process of a group serve a pod, through this broker.

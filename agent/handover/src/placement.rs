@@ -32,6 +32,17 @@ pub struct PlacedPod {
     pub namespace_promote_after_ms: Option<u64>,
 }
 
+impl PlacedPod {
+    /// Takes over what may change while the pod is served. Returns whether something has changed.
+    pub fn follow(&mut self, now: &Self) -> bool {
+        let before = (self.group.clone(), self.promote_after_ms, self.namespace_promote_after_ms);
+        self.group.clone_from(&now.group);
+        self.promote_after_ms = now.promote_after_ms;
+        self.namespace_promote_after_ms = now.namespace_promote_after_ms;
+        before != (self.group.clone(), self.promote_after_ms, self.namespace_promote_after_ms)
+    }
+}
+
 /// An order of the agent to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "placement", rename_all = "lowercase")]
@@ -45,6 +56,13 @@ pub enum Placement {
         /// Another supervisor serves it until this one reports [`PlacementReport::Serving`].
         #[serde(default)]
         succeeds: bool,
+    },
+    /// The settings of a pod that is served have changed: its group, or when it is promoted. If it belongs to another
+    /// group now, it goes there while its present process serves it. An earlier version passes over this order.
+    Change {
+        /// The pod, as it is now.
+        #[serde(flatten)]
+        pod: PlacedPod,
     },
     /// Stop serving a pod.
     Release {
@@ -133,6 +151,8 @@ mod tests {
         let serve = placement(&format!(r#"{{"placement":"serve",{pod}}}"#));
         let Placement::Serve { pod: served, succeeds: false } = serve else { panic!("{serve:?}") };
         assert_eq!((served.promote_after_ms, served.namespace_promote_after_ms), (None, None));
+        let change = placement(&format!(r#"{{"placement":"change",{pod}}}"#));
+        assert_eq!(change, Placement::Change { pod: served });
         let release = Placement::Release { uid: "1".to_owned(), succeeded: false };
         assert_eq!(placement(r#"{"placement":"release","uid":"1"}"#), release);
         assert_eq!(placement(r#"{"placement":"later","of":1}"#), Placement::Unknown);

@@ -66,6 +66,7 @@ pub(super) enum PodProgress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SupervisorOrder {
     Serve { uid: String, succeeds: bool },
+    Change { uid: String },
     Release { uid: String, succeeded: bool },
     Successor { is_there: bool },
 }
@@ -148,6 +149,14 @@ impl Supervisors {
         held.is_some_and(|progress| *progress != PodProgress::Lost)
     }
 
+    /// Tells all supervisors that hold a pod of its changed settings. One that does not, gets them when it is ordered
+    /// to serve it.
+    pub(super) fn change(&mut self, uid: &str) {
+        for one in self.0.iter_mut().filter(|one| one.holds.contains_key(uid)) {
+            one.tell(SupervisorOrder::Change { uid: uid.to_owned() });
+        }
+    }
+
     /// Orders one supervisor to release a pod.
     pub(super) fn release(&mut self, number: u64, uid: &str, succeeded: bool) {
         if let Some(one) = self.get_mut(number) {
@@ -224,7 +233,7 @@ impl Supervisor {
             SupervisorOrder::Release { uid, .. } => {
                 self.holds.remove(uid);
             }
-            SupervisorOrder::Successor { .. } => {}
+            SupervisorOrder::Change { .. } | SupervisorOrder::Successor { .. } => {}
         }
         if self.told.try_send(told).is_err() {
             // The supervisor connects again, and then gets all orders.

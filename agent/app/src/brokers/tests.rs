@@ -420,3 +420,31 @@ async fn a_broker_that_hangs_is_killed_once_its_supervisor_reports_it() {
     assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32));
     assert_eq!(lock(&brokers.state).hung, 1);
 }
+
+#[tokio::test]
+async fn supervisors_are_told_of_changed_settings_even_if_they_were_disconnected_meanwhile() {
+    let brokers = brokers();
+    let far = start(&brokers, pod("a"), false);
+    let supervisor = supervisor(&brokers).await;
+    assert_eq!(told(&supervisor).await, serve("a", false));
+    report(&supervisor, &serving("a"));
+    assert!(brokers.follow(&pod("a")) && !brokers.follow(&pod("b")), "it has no broker");
+    let now = PlacedPod { group: "shop".to_owned(), ..pod("a") };
+    let change = Placement::Change { pod: now.clone() };
+    assert!(brokers.follow(&now) && brokers.follow(&now));
+    assert_eq!(told(&supervisor).await, change);
+    is_told_nothing(&brokers, &supervisor, 1).await;
+    // It connects again, and has not heard it.
+    let orders = orders(&brokers, "a");
+    drop(supervisor);
+    until(&brokers, |state| state.supervisors.is_empty()).await;
+    let supervisor = connect(&brokers, 0, &[("a", true, &orders)]).await;
+    assert_eq!(told(&supervisor).await, change);
+    is_told_nothing(&brokers, &supervisor, 2).await;
+    // The next one is ordered to serve the pod as it is.
+    drop(supervisor);
+    until(&brokers, |state| state.supervisors.is_empty()).await;
+    let supervisor = self::supervisor(&brokers).await;
+    assert_eq!(told(&supervisor).await, Placement::Serve { pod: now, succeeds: false });
+    drop(far);
+}

@@ -146,7 +146,7 @@ pub(super) fn goes_back(served: &SharedPods, (uid, number): (&str, u64)) {
 }
 
 /// Moves a pod to the group that it should be in now. The present group serves it until the next one does.
-fn go(served: &SharedPods, uid: &str) {
+pub(super) fn go(served: &SharedPods, uid: &str) {
     stay(served, uid);
     let entered = {
         let mut served = served.borrow_mut();

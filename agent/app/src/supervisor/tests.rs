@@ -365,3 +365,60 @@ async fn a_node_and_each_namespace_has_no_more_than_a_bound_of_processes_for_bus
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_group_changes_is_served_by_the_process_before_until_the_next_one_serves_it() {
+    run(async {
+        let served = shared();
+        let agent = meet_agent(&served).await;
+        let PlacementReport::Complete { .. } = reported(&agent).await else { panic!() };
+        let (_broker, _other) = (serve_pod(&served, "a"), serve_pod(&served, "b"));
+        let group = |uid: &str| served.borrow().pods[uid].group.clone();
+        let change = |group: &str| PlacedPod { group: group.to_owned(), ..pod("a") };
+        let moves = async |now: PlacedPod| {
+            agent.send(&Placement::Change { pod: now }, &[]).unwrap();
+            // The order of a pod that is not served is passed over, and shows that the one before was followed.
+            agent.send(&Placement::Change { pod: pod("unknown") }, &[]).unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        moves(change("shop")).await;
+        assert_eq!(group("a"), "web", "until it is served elsewhere");
+        // Before that it changes again.
+        moves(change("all")).await;
+        let groups: Vec<String> = served.borrow().groups.keys().cloned().collect();
+        assert_eq!(groups, ["all", "web"]);
+        let next = served.borrow().joined;
+        assert!(promotion::arrives(&served, "a", next));
+        assert_eq!((group("a"), group("b")), ("all".to_owned(), "web".to_owned()));
+        assert!(!served.borrow().pods["a"].promotion.is_promoted());
+        // A change of something else moves nothing.
+        moves(PlacedPod { promote_after_ms: Some(1000), ..change("all") }).await;
+        assert!(served.borrow().pods["a"].next.is_none());
+        // A promoted pod goes to its group once it is quiet.
+        let busy = leno_handover::CpuUse { cpu_ms: 5000, of_ms: 5000 };
+        serve(
+            &served,
+            PlacedPod { group: "all".to_owned(), ..pod("c") },
+            Channel::pair().unwrap().0,
+            false,
+        );
+        promotion::has_used(&served, ("a", next), busy);
+        let own = served.borrow().joined;
+        assert!(promotion::arrives(&served, "a", own));
+        moves(change("web")).await;
+        assert_eq!(group("a"), "workload.shop.web-a");
+        assert!(served.borrow().pods["a"].next.is_none());
+        // With another broker it goes where it belongs by now.
+        serve(&served, change("web"), Channel::pair().unwrap().0, false);
+        serve(
+            &served,
+            PlacedPod { group: "web".to_owned(), ..pod("c") },
+            Channel::pair().unwrap().0,
+            false,
+        );
+        let last = served.borrow().joined;
+        assert!(promotion::arrives(&served, "c", last));
+        assert_eq!(group("c"), "web");
+    })
+    .await;
+}
