@@ -211,6 +211,22 @@ fn published_and_forwarded_ports_lead_to_the_application() {
     forward.kill().unwrap();
     forward.wait().unwrap();
 
+    // The application may listen on a port that its workload does not declare.
+    let name = mesh.name();
+    let mut forward = mesh.leno(&["port-forward", "--name", name, "web", ":9999"]);
+    let mut forward = forward.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    BufReader::new(forward.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    forward.kill().unwrap();
+    let warning = err(&forward.wait_with_output().unwrap());
+    assert_eq!(
+        warning,
+        format!(
+            "leno: shop/web-0 declares no port 9999, only 8080: connections fail unless its application listens on \
+             9999; `leno port-forward shop/web-0 8080 --name {name}` leads to a declared one\n"
+        )
+    );
+    assert!(line.ends_with("shop/web-0 port 9999\n"), "{line}");
+
     // The port is free again once no document publishes it.
     mesh.edit(&yaml.replace(&format!(", published: {free}"), ""));
     mesh.wait_for("the port to be closed", || status(&format!("127.0.0.1:{free}")) == "000");
