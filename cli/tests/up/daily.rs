@@ -64,7 +64,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let again = mesh.detached(&[]);
     let owner = said.split(['(', ')']).nth(1).unwrap();
     let refused = format!(
-        "leno: mesh {name} still runs ({owner}): stop it first, or choose another --name\n"
+        "leno: mesh {name} still runs ({owner}): end it with `leno down --name {name}`, or choose another --name\n"
     );
     assert_eq!((again.status.code(), err(&again)), (Some(2), refused));
 
@@ -140,7 +140,7 @@ fn what_is_not_there_is_named_with_what_is() {
             &["cleanup", "--name", name],
             2,
             format!(
-                "leno: mesh {name} still runs (process {}): stop it first, or choose another --name\n\
+                "leno: mesh {name} still runs (process {}): end it with `leno down --name {name}`, or choose another --name\n\
                  leno: 1 of the meshes could not be removed\n",
                 mesh.pid()
             ),
