@@ -9,6 +9,7 @@
 mod authorizing;
 mod balance;
 mod client_address;
+mod completion;
 mod connecting;
 mod documents;
 mod flows;
@@ -24,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Measures meshes, or none, under the same load, and reports what they cost
 ///
@@ -97,6 +98,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completion::complete(Args::command);
     match Args::try_parse() {
         Ok(args) => leno_console::ended("leno-bench", &run(args.command)),
         Err(error) => leno_console::not_parsed(error),
@@ -123,8 +125,6 @@ fn run(command: Command) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -86,7 +86,7 @@ enum Command {
 fn main() -> ExitCode {
     completion::complete(Cli::command);
     if let Some(words) = bench::help(std::env::args_os().skip(1)) {
-        return leno_console::ended("leno", &bench::start(&words));
+        return leno_console::ended("leno", &bench::start(words.iter()));
     }
     let cli = match parse() {
         Ok(cli) => cli,

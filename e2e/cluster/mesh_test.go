@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // proxyImage is one of the mesh's images, made from the binaries in the folder that CLUSTER_BIN names.
@@ -354,8 +355,13 @@ func (m mesh) uninstall() {
 		return m.output(m.t, "get", "pods", "-n", "shop", "-o", "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].restartCount} {end}")
 	}
 	before := restarts()
+	begun := time.Now()
 	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
 		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
+	}
+	// The supervisors of node proxies would wait two minutes for an agent.
+	if took := time.Since(begun); took > 100*time.Second {
+		m.t.Errorf("leno uninstall took %s", took)
 	}
 	m.nothingIsLeft()
 	m.areUnloaded(programs)

@@ -35,7 +35,10 @@ pub enum Error {
     #[error("{0}")]
     Documents(String),
     /// Another process runs a mesh of this name.
-    #[error("mesh {mesh} still runs (process {owner}): stop it first, or choose another --name")]
+    #[error(
+        "mesh {mesh} still runs (process {owner}): end it with `{}`, or choose another --name",
+        command(mesh, "down")
+    )]
     Running {
         /// The name of the mesh.
         mesh: String,

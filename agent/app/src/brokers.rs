@@ -351,26 +351,35 @@ impl Brokers {
         let _full = self.ended.try_send(uid);
     }
 
-    /// Kills the broker of a pod, which hangs; its end is noticed like any other.
-    fn kill(&self, uid: String) {
-        let host = self.host.clone();
-        let program = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.runtime.spawn_blocking(move || {
-            for pid in host.brokers(&uid, &program) {
-                match kill(Pid::from_raw(pid), Signal::SIGKILL) {
-                    Ok(()) => tracing::warn!(
+    /// Kills the broker of a pod, which hangs, unless a debugger holds it up; its end is noticed like any other. Blocks.
+    fn kill_hung(&self, uid: &str) {
+        let program = self.program.file_name().unwrap_or_default().to_string_lossy();
+        for pid in self.host.brokers(uid, &program) {
+            let Some(how) = self.host.hangs(pid) else {
+                tracing::info!(
+                    uid,
+                    pid,
+                    "a debugger holds up the broker of a pod, and new connections wait for it"
+                );
+                continue;
+            };
+            match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                Ok(()) => {
+                    let mut state = lock(&self.state);
+                    state.hung = state.hung.wrapping_add(1);
+                    tracing::warn!(
                         uid,
                         pid,
-                        "the broker of a pod has received no message for 5 s, and new connections wait for it: it is killed, \
-                         with what goes through it, and started again"
-                    ),
-                    Err(Errno::ESRCH) => {}
-                    Err(error) => {
-                        tracing::warn!(uid, pid, %error, "the broker of a pod hangs and cannot be killed");
-                    }
+                        "the broker of a pod {how}, and new connections wait for it: it is killed, with what goes \
+                         through it, and started again"
+                    );
+                }
+                Err(Errno::ESRCH) => {}
+                Err(error) => {
+                    tracing::warn!(uid, pid, %error, "the broker of a pod hangs and cannot be killed");
                 }
             }
-        });
+        }
     }
 
     /// Handles the connection of one supervisor, until it ends.
@@ -390,7 +399,10 @@ impl Brokers {
             };
             match heard {
                 ReportEffect::Nothing => {}
-                ReportEffect::Kill(uid) => self.kill(uid),
+                ReportEffect::Kill(uid) => {
+                    let brokers = Arc::clone(&self);
+                    self.runtime.spawn_blocking(move || brokers.kill_hung(&uid));
+                }
                 ReportEffect::Complete(began_ms) => {
                     let Introduction { holds, outdated, refused, ending } =
                         introduction.take().unwrap_or_default();
@@ -601,7 +613,6 @@ impl State {
             }
             // A pod that was released has no broker, or none that this supervisor can judge.
             PlacementReport::BrokerHangs { uid } if self.is_held(number, &uid) => {
-                self.hung = self.hung.wrapping_add(1);
                 return ReportEffect::Kill(uid);
             }
             PlacementReport::BrokerHangs { .. } => {}

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use leno_supervise::status_field;
+use leno_supervise::{Hang, status_field};
 use leno_types::ports;
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +110,11 @@ impl Host {
         };
         let found = self.all_processes(uid).into_iter().filter(is_broker);
         found.filter_map(|pid| pid.try_into().ok()).filter(|pid| *pid > 0).collect()
+    }
+
+    /// How a broker hangs that receives no messages; `None` if a debugger or the reader of its output holds it up.
+    pub(crate) fn hangs(&self, pid: i32) -> Option<Hang> {
+        leno_supervise::deaf(&self.proc, pid)
     }
 
     /// The processes in the pod's control group and down to this many levels below it.

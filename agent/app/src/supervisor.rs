@@ -65,6 +65,11 @@ const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// The same while no agent is connected: only the agent knows whether there is another supervisor, and the agent may be
 /// updated at the same time.
 const AGENT_WAIT: Duration = Duration::from_secs(120);
+/// The same while there is no socket of an agent: an agent that ends leaves its socket, and one that starts replaces it at
+/// once. `leno-agent cleanup` removes it, and with it everything that brings connections to this node's proxies.
+const REMOVED_WAIT: Duration = Duration::from_secs(2);
+/// How long open streams may go on once the mesh was removed from the node.
+const REMOVED_BOUND: Duration = Duration::from_secs(30);
 /// A proxy process has a bound of its own for finishing streams. If it exceeds that by this much, the streams are cut.
 const SLACK: Duration = Duration::from_secs(60);
 /// Longest wait for the agent to read that this supervisor ends. The wait takes time from the grace period.
@@ -87,6 +92,8 @@ struct ServedPodTable {
     /// Which pods go from another process to one of this supervisor now.
     successions: SuccessionTurns,
     agent: Option<Rc<AsyncChannel>>,
+    /// There is no socket of an agent: the mesh was removed from this node.
+    is_removed: bool,
     joined: u64,
     /// Pods that have left their group and still have streams here.
     leaving: BTreeMap<u64, LeavingPod>,
@@ -132,6 +139,19 @@ enum OwnEnding {
     Serves,
     /// It finishes its open streams.
     Finishes,
+}
+
+/// Whether another supervisor will take over the pods of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Successor {
+    /// The agent has reported one.
+    Connected,
+    /// The agent has reported none yet.
+    Awaited,
+    /// No agent is connected that could report one.
+    Unknown,
+    /// The mesh was removed from the node.
+    Impossible,
 }
 
 /// Starts the processes of a group.
@@ -189,34 +209,57 @@ async fn finish(served: &SharedPods) {
     tracing::info!(pods = served.borrow().pods.len(), "was asked to end");
     announce(served, OwnEnding::Serves).await;
     let longest = served.borrow().longest_handover();
+    let latest = tokio::time::Instant::now() + longest;
     tokio::select! {
         // A pod that is not being served here has no streams here either.
         () = until(served, |served| !served.pods.values().any(|pod| pod.serving)) => {}
         () = until_alone(served) => {}
-        () = tokio::time::sleep(longest) => {}
+        () = tokio::time::sleep_until(latest) => {}
     }
     announce(served, OwnEnding::Finishes).await;
     let left: Vec<String> = served.borrow().pods.keys().cloned().collect();
-    if !left.is_empty() {
+    let is_removed = served.borrow().is_removed;
+    if !left.is_empty() && !is_removed {
         tracing::warn!(
             pods = left.len(),
             "no other supervisor has taken pods over: streams are cut"
         );
     }
     for uid in &left {
-        // New connections to the pod wait for the next supervisor.
+        // New connections to the pod wait for the next supervisor, or bypass the proxies of a mesh that was removed.
         release(served, uid, true);
-        served.borrow().hurry(uid);
+        if !is_removed {
+            served.borrow().hurry(uid);
+        }
     }
+    tokio::select! {
+        () = until(served, |served| served.leaving.is_empty()) => {}
+        () = finish_removed(served, latest) => {}
+    }
+}
+
+/// Waits until the mesh was removed from the node, and then for open streams, within a bound.
+async fn finish_removed(served: &SharedPods, latest: tokio::time::Instant) {
+    let removed = || until(served, |served| served.is_removed);
+    removed().await;
+    while tokio::time::timeout(REMOVED_WAIT, until(served, |served| !served.is_removed))
+        .await
+        .is_ok()
+    {
+        removed().await;
+    }
+    tokio::time::sleep_until(latest.min(tokio::time::Instant::now() + REMOVED_BOUND)).await;
+    tracing::warn!(pods = served.borrow().leaving.len(), "the mesh was removed: streams are cut");
+    served.borrow().leaving.values().for_each(|leaving| leaving.hurry.notify_one());
     until(served, |served| served.leaving.is_empty()).await;
 }
 
 /// Waits until no other supervisor can be expected to take over.
 async fn until_alone(served: &SharedPods) {
     loop {
-        let expects = served.borrow().expects();
-        let changes = until(served, |served| served.expects() != expects);
-        let Some(wait) = served.borrow().patience(expects) else {
+        let successor = served.borrow().successor();
+        let changes = until(served, |served| served.successor() != successor);
+        let Some(wait) = served.borrow().patience(successor) else {
             changes.await;
             continue;
         };
@@ -255,11 +298,13 @@ async fn follow(served: &SharedPods, socket: &Path, began_ms: u64) {
         let met = async { meet(served, Channel::connect(socket)?, began_ms).await };
         match met.await {
             Ok(()) => failing = false,
-            Err(error) if !failing => {
-                failing = true;
-                tracing::warn!(%error, socket = %socket.display(), "the agent cannot be reached; tried again");
+            Err(error) => {
+                served.borrow_mut().is_removed = error.kind() == io::ErrorKind::NotFound;
+                if !failing {
+                    failing = true;
+                    tracing::warn!(%error, socket = %socket.display(), "the agent cannot be reached; tried again");
+                }
             }
-            Err(_) => {}
         }
         served.borrow_mut().connect(None);
         tokio::time::sleep(PAUSE).await;
@@ -570,6 +615,7 @@ impl ServedPodTable {
             groups: BTreeMap::new(),
             successions: SuccessionTurns::default(),
             agent: None,
+            is_removed: false,
             joined: 0,
             leaving: BTreeMap::new(),
             ending: OwnEnding::No,
@@ -583,23 +629,29 @@ impl ServedPodTable {
     /// Sets the connected agent, if any. An agent reports whether there is another supervisor once it knows that this
     /// one is ending.
     fn connect(&mut self, agent: Option<Rc<AsyncChannel>>) {
+        self.is_removed &= agent.is_none();
         self.agent = agent;
         self.has_successor = false;
         self.changed.notify_waiters();
     }
 
-    /// Whether an agent is connected, and whether there is another supervisor.
-    fn expects(&self) -> (bool, bool) {
-        (self.agent.is_some(), self.has_successor)
+    fn successor(&self) -> Successor {
+        match self.agent {
+            Some(_) if self.has_successor => Successor::Connected,
+            Some(_) => Successor::Awaited,
+            None if self.is_removed => Successor::Impossible,
+            None => Successor::Unknown,
+        }
     }
 
-    /// How long to wait for a change of [`expects`](Self::expects) before this supervisor stops serving; `None`: without
-    /// a bound.
-    fn patience(&self, (has_agent, has_successor): (bool, bool)) -> Option<Duration> {
-        let wait = match (has_agent, has_successor) {
-            (true, true) => return None,
-            (true, false) => SUCCESSOR_WAIT,
-            (false, _) => AGENT_WAIT,
+    /// How long to wait for a change of [`successor`](Self::successor) before this supervisor stops serving; `None`:
+    /// without a bound.
+    fn patience(&self, successor: Successor) -> Option<Duration> {
+        let wait = match successor {
+            Successor::Connected => return None,
+            Successor::Awaited => SUCCESSOR_WAIT,
+            Successor::Unknown => AGENT_WAIT,
+            Successor::Impossible => REMOVED_WAIT,
         };
         Some(wait.min(self.longest_handover()))
     }

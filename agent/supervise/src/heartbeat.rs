@@ -8,10 +8,13 @@
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::process::status_field;
 
+/// Where procfs is.
+const PROC: &str = "/proc";
 /// How often the supervisor checks: each check wakes its thread.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// A process that a signal has stopped is replaced after this many checks, so one that is continued soon is left alone.
@@ -58,6 +61,15 @@ pub fn is_stopped(pid: i32) -> bool {
     ProcessState::of(pid).is_stopped
 }
 
+/// How a process hangs that receives no messages; `None` if a debugger or the reader of its output holds it up. `proc`: where
+/// procfs is.
+#[must_use]
+pub fn deaf(proc: &Path, pid: i32) -> Option<Hang> {
+    let state = ProcessState::within(proc, pid);
+    let how = if state.is_stopped { Hang::Stopped } else { Hang::Deaf };
+    (!state.is_held).then_some(how)
+}
+
 impl Heartbeat {
     pub(crate) fn of(pid: i32) -> Self {
         Self { pid, reports: false, silent: 0, stopped: 0 }
@@ -85,11 +97,9 @@ impl Heartbeat {
         how
     }
 
-    /// How the process hangs, which receives no messages; `None` if a debugger or the reader of its output holds it up.
+    /// How the process hangs, which receives no messages; see [`deaf`].
     pub(crate) fn deaf(&self) -> Option<Hang> {
-        let state = ProcessState::of(self.pid);
-        let how = if state.is_stopped { Hang::Stopped } else { Hang::Deaf };
-        (!state.is_held).then_some(how)
+        deaf(Path::new(PROC), self.pid)
     }
 
     fn judge(&mut self, state: ProcessState) -> Option<Hang> {
@@ -110,8 +120,12 @@ impl ProcessState {
     /// The state of a process that was not reaped. If it cannot be read, the process counts as running: a missing
     /// report is noticed anyway.
     fn of(pid: i32) -> Self {
-        let read =
-            |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        Self::within(Path::new(PROC), pid)
+    }
+
+    fn within(proc: &Path, pid: i32) -> Self {
+        let process = proc.join(pid.to_string());
+        let read = |file: &str| fs::read_to_string(process.join(file)).unwrap_or_default();
         Self::read(&read("status"), &read("syscall"))
     }
 

@@ -18,6 +18,8 @@ pub use leno_observe::escape::escaped;
 pub use leno_program::{duration, note, note_text, print_line, print_text, within};
 pub use output::{OutputForm, print, print_json, print_raw};
 
+/// The variable with which the script of `leno completion` starts a program to complete a line.
+pub const COMPLETES: &str = "LENO_COMPLETE";
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
 

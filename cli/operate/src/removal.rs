@@ -35,8 +35,8 @@ const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
 /// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
-/// Longest wait for the supervisors of node proxies. After their agents have ended, they continue to serve for two
-/// minutes.
+/// Longest wait for the supervisors of node proxies. They end at once on nodes that are clean. On others, they continue to
+/// serve for two minutes after their agents have ended.
 const SUPERVISOR_LIMIT: Duration = Duration::from_secs(150);
 /// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);

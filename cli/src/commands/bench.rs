@@ -1,7 +1,7 @@
 //! `leno bench`: starts `leno-bench`, which is a separate program so that the installed `leno` does not contain the
 //! lab.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<bool> {
-    start(&bench.arguments)
+    start(bench.arguments.iter())
 }
 
 /// The arguments of `leno-bench` for `leno help bench ...`, if that is the command line: the parser of `leno` does not know
@@ -32,7 +32,7 @@ pub(crate) fn help(words: impl Iterator<Item = OsString>) -> Option<Vec<OsString
 }
 
 /// Replaces this process by `leno-bench`; returns only if that fails.
-pub(crate) fn start(arguments: &[OsString]) -> Result<bool> {
+pub(crate) fn start(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Result<bool> {
     let found = program::find("leno-bench").ok_or_else(|| program::missing("leno-bench"))?;
     // The usage texts of `leno-bench` then say `leno bench`.
     let failed = Command::new(&found).arg0("leno bench").args(arguments).exec();

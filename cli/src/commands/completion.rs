@@ -1,7 +1,7 @@
 //! `leno completion`, and the answers to the scripts that it prints.
 //!
-//! A script calls `leno` with the words of the line and the variable [`VARIABLE`]. The answer is what may come next:
-//! commands, options, their values, files, and names in running meshes.
+//! A script calls `leno` with the words of the line and the variable [`COMPLETES`]. The answer is what may come next:
+//! commands, options, their values, files, and names in running meshes. Of lines of `leno bench` that is for `leno-bench`.
 
 mod names;
 
@@ -12,12 +12,12 @@ use anyhow::{Context as _, Result};
 use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_complete::env::{CompleteEnv, Shells};
+use leno_console::COMPLETES;
 
+use super::bench;
 use names::{instances, meshes, namespaces, values};
 
-/// If this variable is set, `leno` completes a line instead of running it.
-const VARIABLE: &str = "LENO_COMPLETE";
-/// If this variable is set as well, `leno` does so as root if sudo needs no password. Only root knows what runs.
+/// If this variable is set as well, `leno` completes a line as root if sudo needs no password. Only root knows what runs.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
 /// zsh loads the file from its `fpath` at the first Tab. This line answers that first Tab.
@@ -71,7 +71,7 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     let (name, shells) = (completion.shell.to_string(), Shells::builtins());
     let shell = shells.completer(&name).context("clap_complete has no such shell")?;
     let mut script = Vec::new();
-    shell.write_registration(VARIABLE, "leno", "leno", "leno", &mut script)?;
+    shell.write_registration(COMPLETES, "leno", "leno", "leno", &mut script)?;
     if completion.shell == Shell::Zsh {
         script.extend_from_slice(AUTOLOADED.as_bytes());
     }
@@ -81,15 +81,19 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
 
 /// If this process was started to complete a line, completes it and ends the process.
 pub(crate) fn complete(command: fn() -> Command) {
-    if std::env::var_os(VARIABLE).is_none() {
+    if std::env::var_os(COMPLETES).is_none() {
         return;
+    }
+    if is_of_bench(std::env::args_os().map(|word| word.to_string_lossy().into_owned())) {
+        // Returns if there is no such program. Then its commands cannot be run either.
+        let _missing = bench::start(std::env::args_os().skip(1));
     }
     if std::env::var(AS_ROOT).is_ok_and(|value| value == "1")
         && !leno_local::layout::Layout::visible()
     {
         as_root();
     }
-    CompleteEnv::with_factory(|| completing(command())).var(VARIABLE).complete();
+    CompleteEnv::with_factory(|| completing(command())).var(COMPLETES).complete();
 }
 
 /// The command, with completers for arguments whose values the parser does not know.
@@ -110,6 +114,14 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
+/// Whether the arguments of this process have a line to complete that is for `leno-bench`: behind the first `--` there are
+/// the words of the line.
+fn is_of_bench(arguments: impl Iterator<Item = String>) -> bool {
+    let words: Vec<String> = arguments.skip_while(|word| word != "--").skip(2).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    matches!(words[..], ["bench", _, ..] | ["help", "bench", _, ..])
+}
+
 /// Runs the same command as root instead of this process. Returns if that needs a password.
 fn as_root() {
     let Ok(program) = std::env::current_exe() else { return };
@@ -118,7 +130,7 @@ fn as_root() {
         return;
     }
     // The variables that the script has set, which sudo would drop.
-    let set = std::env::vars().filter(|(name, _)| name == VARIABLE || name.starts_with("_CLAP_"));
+    let set = std::env::vars().filter(|(name, _)| name == COMPLETES || name.starts_with("_CLAP_"));
     let set = set.map(|(name, value)| format!("{name}={value}"));
     // This returns only if sudo cannot be started. The line is then completed without names.
     let _error = Process::new("sudo")
@@ -134,6 +146,19 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn lines_of_the_bench_are_told_from_others() {
+        let is_of_bench = |line: &str| is_of_bench(line.split(' ').map(str::to_owned));
+        for of_bench in
+            ["leno -- leno bench ", "leno -- leno bench run h", "leno -- leno help bench "]
+        {
+            assert!(is_of_bench(of_bench), "{of_bench}");
+        }
+        for other in ["leno -- leno bench", "leno -- leno stat bench ", "leno -- leno ", "leno"] {
+            assert!(!is_of_bench(other), "{other}");
+        }
+    }
 
     #[test]
     fn every_command_whose_arguments_are_completed_is_there() {

@@ -68,8 +68,9 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
             Ok(true)
         }
         Access::Forwarded(port) => block_on(async {
-            let target =
-                || port_forward::target(&layout, open.namespace.as_deref(), &open.workload, port);
+            let (namespace, wanted) = (open.namespace.as_deref(), open.workload.as_str());
+            port_forward::warn_if_undeclared((&layout, namespace, wanted), port, "open")?;
+            let target = || port_forward::target(&layout, namespace, wanted, port);
             let listener = forward::bind((Ipv4Addr::LOCALHOST, 0).into()).await?;
             show(open, listener.local_addr()?)?;
             forward::serve(listener, target, port_forward::report).await;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use futures_util::future::join_all;
 use leno_local::forward::{self, ForwardTarget};
+use leno_local::hint::command;
 use leno_local::layout::Layout;
 use leno_local::status::MeshStatus;
 
@@ -68,6 +69,7 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
         let mut serving = Vec::new();
         for Ports { here, there } in &port_forward.ports {
             let to = target(*there)?.instance;
+            warn_if_undeclared((&layout, namespace, wanted), *there, "port-forward")?;
             let bound = forward::bind(SocketAddr::new(port_forward.address, *here)).await;
             let listener = bound.with_context(|| {
                 format!(
@@ -100,6 +102,43 @@ pub(super) fn target(
     })
 }
 
+/// Prints a warning if a workload does not declare a port. Its application may listen there all the same, for example for
+/// a debugger. `verb`: the command that the port was an argument of.
+pub(super) fn warn_if_undeclared(
+    (layout, namespace, wanted): (&Layout, Option<&str>, &str),
+    port: u16,
+    verb: &str,
+) -> leno_local::Result<()> {
+    let status = MeshStatus::read(layout)?;
+    let instance = status.find(namespace, wanted)?;
+    let name = format!("{}/{}", instance.namespace, instance.name);
+    let instead = |port: &u16| command(layout.mesh(), &format!("{verb} {name} {port}"));
+    undeclared((&name, &instance.ports), port, instead).into_iter().for_each(report);
+    Ok(())
+}
+
+/// A warning if a port is none of those that a workload declares. `instead`: the command for another port.
+fn undeclared(
+    (name, declared): (&str, &[u16]),
+    port: u16,
+    instead: impl Fn(&u16) -> String,
+) -> Option<String> {
+    if declared.contains(&port) {
+        return None;
+    }
+    let all: Vec<String> = declared.iter().map(u16::to_string).collect();
+    let (only, remedy) = match declared.first() {
+        Some(first) => (
+            format!("no port {port}, only {}", all.join(", ")),
+            format!("`{}` leads to a declared one", instead(first)),
+        ),
+        None => ("no port".to_owned(), "name its ports in spec.ports".to_owned()),
+    };
+    Some(format!(
+        "{name} declares {only}: connections fail unless its application listens on {port}; {remedy}"
+    ))
+}
+
 /// Prints why a connection failed.
 pub(super) fn report(text: String) {
     leno_console::complain("leno", &anyhow::Error::msg(text));
@@ -108,6 +147,26 @@ pub(super) fn report(text: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_is_not_declared_is_named_with_those_that_are() {
+        let warning = |declared: &[u16], port| {
+            undeclared(("shop/web-0", declared), port, |port| {
+                format!("leno open shop/web-0 {port}")
+            })
+        };
+        assert_eq!(warning(&[8080, 9090], 9090), None);
+        assert_eq!(
+            warning(&[8080, 9090], 80).unwrap(),
+            "shop/web-0 declares no port 80, only 8080, 9090: connections fail unless its application listens on 80; \
+             `leno open shop/web-0 8080` leads to a declared one"
+        );
+        assert_eq!(
+            warning(&[], 80).unwrap(),
+            "shop/web-0 declares no port: connections fail unless its application listens on 80; name its ports in \
+             spec.ports"
+        );
+    }
 
     #[test]
     fn ports_are_read() {

@@ -147,6 +147,8 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
         ("leno port", &["port-forward"]),
         ("leno stat -o j", &["json"]),
         ("leno up --mtls s", &["strict"]),
+        ("leno bench comp", &["compare"]),
+        ("leno bench run http-1k --mesh is", &["istio", "istio-ambient"]),
         ("leno up --capture ", &["auto", "ebpf", "iptables", "nftables"]),
         ("leno up mesh", &["mesh.yaml"]),
         (&format!("leno ps --name {name}"), &[name]),

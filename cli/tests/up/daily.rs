@@ -64,7 +64,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let again = mesh.detached(&[]);
     let owner = said.split(['(', ')']).nth(1).unwrap();
     let refused = format!(
-        "leno: mesh {name} still runs ({owner}): stop it first, or choose another --name\n"
+        "leno: mesh {name} still runs ({owner}): end it with `leno down --name {name}`, or choose another --name\n"
     );
     assert_eq!((again.status.code(), err(&again)), (Some(2), refused));
 
@@ -140,7 +140,7 @@ fn what_is_not_there_is_named_with_what_is() {
             &["cleanup", "--name", name],
             2,
             format!(
-                "leno: mesh {name} still runs (process {}): stop it first, or choose another --name\n\
+                "leno: mesh {name} still runs (process {}): end it with `leno down --name {name}`, or choose another --name\n\
                  leno: 1 of the meshes could not be removed\n",
                 mesh.pid()
             ),
@@ -210,6 +210,22 @@ fn published_and_forwarded_ports_lead_to_the_application() {
     assert_eq!((to, status(address)), ("shop/web-0 port 8080\n", "200".to_owned()));
     forward.kill().unwrap();
     forward.wait().unwrap();
+
+    // The application may listen on a port that its workload does not declare.
+    let name = mesh.name();
+    let mut forward = mesh.leno(&["port-forward", "--name", name, "web", ":9999"]);
+    let mut forward = forward.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    BufReader::new(forward.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    forward.kill().unwrap();
+    let warning = err(&forward.wait_with_output().unwrap());
+    assert_eq!(
+        warning,
+        format!(
+            "leno: shop/web-0 declares no port 9999, only 8080: connections fail unless its application listens on \
+             9999; `leno port-forward shop/web-0 8080 --name {name}` leads to a declared one\n"
+        )
+    );
+    assert!(line.ends_with("shop/web-0 port 9999\n"), "{line}");
 
     // The port is free again once no document publishes it.
     mesh.edit(&yaml.replace(&format!(", published: {free}"), ""));

@@ -139,7 +139,7 @@ fn a_mesh_has_one_owner_and_says_who() {
     assert_eq!(second.status.code(), Some(2));
     let (name, pid) = (mesh.name(), mesh.pid());
     let running = format!(
-        "leno: mesh {name} still runs (process {pid}): stop it first, or choose another --name\n"
+        "leno: mesh {name} still runs (process {pid}): end it with `leno down --name {name}`, or choose another --name\n"
     );
     assert_eq!(text, running);
 

@@ -117,7 +117,11 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
         }
     };
     remove_files(&mesh);
-    let running = format!("still runs (process {}): stop it first", mesh.pid());
+    let running = format!(
+        "still runs (process {}): end it with `leno down --name {}`",
+        mesh.pid(),
+        mesh.name()
+    );
     let cleanup = mesh.run(&["cleanup"]);
     assert_eq!(cleanup.status.code(), Some(2), "{cleanup:?}");
     assert!(err(&cleanup).contains(&running), "{cleanup:?}");

@@ -45,6 +45,11 @@ impl MeshModel {
             true => self.host_or_outside(&host, &sender.namespace, &mut answer.notes),
             false => self.host(&host, &sender.namespace),
         };
+        if let HostMeaning::Unknown { meant } = &found {
+            let meant = meant.as_ref().map(|meant| format!(": did you mean {meant}?"));
+            let meant = meant.unwrap_or_default();
+            answer.notes.push(format!("nothing in the mesh is called {host}{meant}"));
+        }
         match found {
             host if !sender.meshed => self.without_proxy(&mut answer, &sender, &host, question),
             HostMeaning::Service(service) => {
@@ -53,15 +58,12 @@ impl MeshModel {
             HostMeaning::Workload(workload) => {
                 at_workload(&mut answer, &sender, &workload, question)
             }
-            HostMeaning::Unknown { meant } => {
+            HostMeaning::Unknown { .. } => {
                 let bytes = question.wanted == ClientProtocol::Bytes;
                 answer.outcome = match self.egress(&sender) {
                     Egress::Allow => OutcomeAnswer::outside(self.way_out),
                     Egress::Deny => OutcomeAnswer::egress_denied(bytes),
                 };
-                let known = meant.map(|meant| format!("did you mean {meant}?"));
-                let note = format!("nothing in the mesh is called {host}");
-                answer.notes.push(known.map_or(note.clone(), |known| format!("{note}: {known}")));
             }
         }
         if sender.meshed {

@@ -70,6 +70,15 @@ export function success({ requests, failed, given_up, denied }: Signals): number
   return answered > 0 ? Math.max(0, 1 - failed / answered) : null;
 }
 
+/** The fewest requests with which a percentile says more than the slowest request does, as for `leno stat`: one of them is above it. */
+const FEWEST_FOR_P95 = 20;
+const FEWEST_FOR_P99 = 100;
+
+/** The percentiles that there are enough requests for. Without these, a p99 is the slowest request by another name. */
+export function latency({ requests, latency_ms: { p50, p95, p99 } }: Pick<Signals, "requests" | "latency_ms">): Signals["latency_ms"] {
+  return { p50, p95: requests >= FEWEST_FOR_P95 ? p95 : null, p99: requests >= FEWEST_FOR_P99 ? p99 : null };
+}
+
 /** From this share of given-up requests on an edge is broken, as for `leno why`: a few are usual where people press stop. */
 const MIN_GIVEN_UP = 0.1;
 

@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 
 import type { Edge, Route, Signals, Workload } from "./api";
-import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, routePage, workloadPage, type Health } from "./format";
+import { bytes, edgePage, full, health, latency, milliseconds, mtls, percent, rate, routePage, workloadPage, type Health } from "./format";
 import { href, type Place } from "./route";
 
 /** More rows help no reader; the search narrows them. */
@@ -18,9 +18,11 @@ interface TableProps {
   left: number;
   /** What is said of a table without rows. */
   none?: string;
+  /** Why figures of some rows are missing. */
+  missing?: string | false;
 }
 
-export function Table({ id, heading, columns, rows, left, none = "None in this window." }: TableProps) {
+export function Table({ id, heading, columns, rows, left, none = "None in this window.", missing = false }: TableProps) {
   return (
     <div class="table">
       <h2 id={id}>{heading}</h2>
@@ -39,6 +41,7 @@ export function Table({ id, heading, columns, rows, left, none = "None in this w
         </table>
       </div>
       {rows.length === 0 && <p class="quiet">{none}</p>}
+      {missing && <p class="quiet">{missing}</p>}
       {left > 0 && <p class="quiet">{left} more: search for a name.</p>}
     </div>
   );
@@ -49,10 +52,13 @@ const Figures = ({ of }: { of: Signals }) => (
     <td class="number">{percent(of.success_rate)}</td>
     <td class="number">{unanswered(of)}</td>
     <td class="number">{rate(of.requests_per_s)}</td>
-    <td class="number">{milliseconds(of.latency_ms.p50)}</td>
-    <td class="number">{milliseconds(of.latency_ms.p99)}</td>
+    <td class="number">{milliseconds(latency(of).p50)}</td>
+    <td class="number">{milliseconds(latency(of).p99)}</td>
   </>
 );
+
+const missingPercentiles = (shown: Signals[]) =>
+  shown.some((one) => latency(one).p99 !== one.latency_ms.p99) && "p99 needs 100 requests, and rows with fewer have –: a longer window has more.";
 
 /** The requests that a success rate leaves out, as shares of all. */
 function unanswered({ requests, given_up, denied }: Signals): ComponentChildren {
@@ -73,8 +79,8 @@ function byHealth(a: Signals, b: Signals): number {
 }
 
 export function EdgeTable({ edges, place, heading = "Edges" }: { edges: Edge[]; place: Place; heading?: string }) {
-  const sorted = [...edges].sort(byHealth);
-  const rows = sorted.slice(0, MAX_ROWS).map((edge) => (
+  const shown = [...edges].sort(byHealth).slice(0, MAX_ROWS);
+  const rows = shown.map((edge) => (
     <tr key={edgePage(edge)}>
       <td>
         <Dot of={edge} />{" "}
@@ -87,11 +93,12 @@ export function EdgeTable({ edges, place, heading = "Edges" }: { edges: Edge[]; 
       <td class={edge.mtls}>{mtls(edge)}</td>
     </tr>
   ));
-  return <Table id={heading.toLowerCase().replaceAll(" ", "-")} heading={heading} columns={["Client → server", "Success", "Not answered", "Requests/s", "p50", "p99", "TCP", "Encryption"]} rows={rows} left={edges.length - rows.length} />;
+  return <Table id={heading.toLowerCase().replaceAll(" ", "-")} heading={heading} columns={["Client → server", "Success", "Not answered", "Requests/s", "p50", "p99", "TCP", "Encryption"]} rows={rows} left={edges.length - rows.length} missing={missingPercentiles(shown)} />;
 }
 
 export function WorkloadTable({ workloads, place }: { workloads: Workload[]; place: Place }) {
-  const rows = workloads.slice(0, MAX_ROWS).map((one) => (
+  const shown = workloads.slice(0, MAX_ROWS);
+  const rows = shown.map((one) => (
     <tr key={full(one.namespace, one.name)}>
       <td>
         <Dot of={one} /> <a href={href(workloadPage(one.namespace, one.name), place)}>{full(one.namespace, one.name)}</a>
@@ -103,7 +110,7 @@ export function WorkloadTable({ workloads, place }: { workloads: Workload[]; pla
       <td>{one.meshed ? "meshed" : "no proxy"}</td>
     </tr>
   ));
-  return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Not answered", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
+  return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Not answered", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} missing={missingPercentiles(shown)} />;
 }
 
 export function RouteTable({ routes, place }: { routes: Route[]; place: Place }) {
@@ -111,8 +118,8 @@ export function RouteTable({ routes, place }: { routes: Route[]; place: Place })
     const page = routePage(route);
     return page === null ? route : <a href={href(page, place)}>{route}</a>;
   };
-  const sorted = [...routes].sort(byHealth);
-  const rows = sorted.slice(0, MAX_ROWS).map((one) => (
+  const shown = [...routes].sort(byHealth).slice(0, MAX_ROWS);
+  const rows = shown.map((one) => (
     <tr key={[one.namespace, one.service, one.route, one.rule].join(" ")}>
       <td>
         <Dot of={one} /> {full(one.namespace, one.service)}
@@ -123,5 +130,5 @@ export function RouteTable({ routes, place }: { routes: Route[]; place: Place })
       <td class="number">{one.retries}</td>
     </tr>
   ));
-  return <Table id="routes" heading="Rules of routes" columns={["Service", "Route", "Rule", "Success", "Not answered", "Requests/s", "p50", "p99", "Retries"]} rows={rows} left={routes.length - rows.length} />;
+  return <Table id="routes" heading="Rules of routes" columns={["Service", "Route", "Rule", "Success", "Not answered", "Requests/s", "p50", "p99", "Retries"]} rows={rows} left={routes.length - rows.length} missing={missingPercentiles(shown)} />;
 }

@@ -79,6 +79,33 @@ async function looks(path, options) {
 
 const EDGE = "#/edge/shop/front/shop/cart";
 
+/** A percentile of few requests is the slowest request by another name: the page has `–` for it, as `leno stat` has. */
+async function percentilesNeedRequests() {
+  const { page, complaints } = await open();
+  let requests = 0;
+  await page.route("**/api/v1/topology?*", async (route) => {
+    const response = await route.fetch();
+    const topology = await response.json();
+    for (const edge of topology.edges) Object.assign(edge, { requests, latency_ms: { p50: 1, p95: 2, p99: 3 } });
+    await route.fulfill({ response, json: topology });
+  });
+  const cell = "[aria-labelledby=edges] tr:has-text('shop/cart') td:nth-child(6)";
+  for (const [count, p95, p99] of [[19, "–", "–"], [20, "2.00 ms", "–"], [99, "2.00 ms", "–"], [100, "2.00 ms", "3.00 ms"]]) {
+    requests = count;
+    await page.goto("about:blank");
+    await page.goto(address);
+    await page.locator(cell).first().waitFor();
+    assert.equal(await page.locator(cell).first().innerText(), p99, `p99 of ${count}`);
+    const table = page.locator(".table", { has: page.locator("#edges") });
+    assert.equal(await table.getByText("p99 needs 100 requests").count(), p99 === "–" ? 1 : 0);
+    await visit(page, EDGE);
+    const figure = (name) => page.locator("dl.figures div", { has: page.locator("dt", { hasText: name }) }).locator("dd").innerText();
+    assert.deepEqual([await figure("p50"), await figure("p95"), await figure("p99")], ["1.00 ms", p95, p99], `${count}`);
+  }
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+}
+
 /** Every page, the filters, the slider and the keys, of a mesh in which `front` has begun to fail at `cart`. */
 async function mesh() {
   const { page, complaints } = await open();
@@ -104,6 +131,7 @@ async function mesh() {
   await page.locator(".chart path.line0").first().waitFor({ state: "attached" });
   await page.locator(".chart line.mark").first().waitFor({ state: "attached" });
   await shot(page, "dashboard-edge");
+  await percentilesNeedRequests();
 
   // From there to a workload, and back by the keyboard.
   await page.locator("h1 a", { hasText: "shop/cart" }).click();

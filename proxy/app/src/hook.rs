@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+mod diag;
+
 /// The pause between two checks.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same if each check costs tens of milliseconds of CPU.
+const COSTLY_LOOK: Duration = Duration::from_secs(2);
 /// Longest wait until the proxy is ready: as long as a native sidecar may take to start.
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// Longest wait for the application to end. The kubelet ends both sooner, after the grace period.
@@ -32,16 +36,28 @@ pub(crate) enum Hook {
 }
 
 pub(crate) fn run(hook: Hook, admin: SocketAddr) -> Result<()> {
+    match hook {
+        Hook::Started => wait((START_LIMIT, LOOK), || is_ready(admin).unwrap_or(false)),
+        Hook::Ending => {
+            let me = nix::unistd::geteuid().as_raw();
+            match diag::others_have_sockets(me) {
+                Ok(_) => {
+                    wait((END_LIMIT, LOOK), || diag::others_have_sockets(me).is_ok_and(|has| !has))
+                }
+                Err(_) => wait((END_LIMIT, COSTLY_LOOK), || !tables_have_others(me)),
+            }
+        }
+    }
+}
+
+/// Waits until it is done, with this pause between two checks.
+fn wait((limit, pause): (Duration, Duration), done: impl Fn() -> bool) -> Result<()> {
     let begin = Instant::now();
-    let (limit, done): (Duration, &dyn Fn() -> bool) = match hook {
-        Hook::Started => (START_LIMIT, &|| is_ready(admin).unwrap_or(false)),
-        Hook::Ending => (END_LIMIT, &|| !others_have_sockets()),
-    };
     while !done() {
         if begin.elapsed() > limit {
             bail!("waited for {limit:?}");
         }
-        sleep(LOOK);
+        sleep(pause);
     }
     Ok(())
 }
@@ -57,8 +73,8 @@ fn is_ready(admin: SocketAddr) -> Result<bool> {
     Ok(&status == b"HTTP/1.1 200")
 }
 
-fn others_have_sockets() -> bool {
-    let me = nix::unistd::geteuid().as_raw();
+/// For kernels without sock_diag(7).
+fn tables_have_others(me: u32) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     // Without IPv6 there is only one table.
     tables.iter().flatten().any(|table| has_others(table, me))

@@ -50,10 +50,15 @@ pub(crate) struct TokenRules<'p> {
     pub(crate) unknown: &'p UnknownKeys,
 }
 
-/// The time since 1970 by the clock of this machine, which must agree with the clocks of issuers. A clock before 1970 counts
-/// as the beginning of 1970, at which expired tokens seem valid.
+/// The time since 1970 by the clock of this machine, which must agree with the clocks of issuers.
 pub(crate) fn now() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
+    since_1970(SystemTime::now())
+}
+
+/// Linux lets no program set a clock before 1970 (settimeofday(2)). Such a time counts as one at which every token has
+/// expired: at the beginning of 1970, expired tokens would seem valid.
+fn since_1970(time: SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::MAX)
 }
 
 /// Verifies the tokens of a request for a policy. The policy names issuers and the header in which each sends its tokens;
@@ -154,4 +159,16 @@ pub(crate) fn challenge(error: TokenError) -> Option<HeaderLine> {
         _ => "Bearer error=\"invalid_token\"",
     };
     HeaderLine::new("WWW-Authenticate", value.as_bytes()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_a_time_before_1970_every_token_has_expired() {
+        let second = Duration::from_secs(1);
+        assert_eq!(since_1970(SystemTime::UNIX_EPOCH + second), second);
+        assert_eq!(since_1970(SystemTime::UNIX_EPOCH - second), Duration::MAX);
+    }
 }

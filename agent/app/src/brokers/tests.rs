@@ -406,11 +406,20 @@ async fn a_broker_that_hangs_is_killed_once_its_supervisor_reports_it() {
     };
     write("cgroup/cgroup.controllers".to_owned(), String::new());
     write("cgroup/kubepods/poda/leno-broker/cgroup.procs".to_owned(), pid.to_string());
-    write(format!("proc/{pid}/status"), "Name:\tleno-broker\nUid:\t2102\t2102\n".to_owned());
+    let status = |tracer: &str| {
+        let text = format!("Name:\tleno-broker\nTracerPid:\t{tracer}\nUid:\t2102\t2102\n");
+        write(format!("proc/{pid}/status"), text);
+    };
+    status("0");
     let brokers = brokers_of("/opt/leno-broker".into(), node.path());
     let _broker = start(&brokers, pod("a"), true);
     let supervisor = supervisor(&brokers).await;
     assert_eq!(told(&supervisor).await, serve("a", false));
+    // A debugger holds it up.
+    status("7");
+    brokers.kill_hung("a");
+    assert_eq!((lock(&brokers.state).hung, process.try_wait().unwrap()), (0, None));
+    status("0");
     // The first one is of a pod that it does not serve.
     for uid in ["b", "a"] {
         report(&supervisor, &PlacementReport::BrokerHangs { uid: uid.to_owned() });

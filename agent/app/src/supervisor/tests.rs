@@ -1,6 +1,7 @@
 //! The tests play the agent. No process can be started, so that a pod that leaves has left at once.
 
 use futures_util::FutureExt as _;
+use leno_handover::ChannelListener;
 
 use super::page::not_ready;
 use super::*;
@@ -209,11 +210,93 @@ fn a_supervisor_that_ends_serves_no_longer_than_its_grace_permits() {
     for seconds in [0, 5, 10, 86_400] {
         let longest = served(seconds).longest_handover();
         assert!(longest + LEAVE_BOUND <= Duration::from_secs(seconds).max(LEAVE_BOUND));
-        let waits = [(true, false), (false, false)];
+        let waits = [Successor::Awaited, Successor::Unknown, Successor::Impossible];
         assert!(waits.iter().all(|of| served(seconds).patience(*of).unwrap() <= longest));
     }
-    assert_eq!(served(86_400).patience((true, false)), Some(SUCCESSOR_WAIT));
-    assert_eq!(served(86_400).patience((true, true)), None);
+    assert_eq!(served(86_400).patience(Successor::Awaited), Some(SUCCESSOR_WAIT));
+    assert_eq!(served(86_400).patience(Successor::Connected), None);
+}
+
+/// The folder of an agent, and its socket there. Connects the supervisor to it.
+async fn follow_agent(served: &SharedPods) -> (tempfile::TempDir, ChannelListener, AsyncChannel) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("supervisor.sock");
+    let listener = ChannelListener::bind(&socket).unwrap();
+    let of_task = Rc::clone(served);
+    tokio::task::spawn_local(async move { follow(&of_task, &socket, 7).await });
+    tokio::task::yield_now().await;
+    let agent = AsyncChannel::new(listener.accept().unwrap()).unwrap();
+    assert_eq!(reported(&agent).await, PlacementReport::Complete { began_ms: 7 });
+    (folder, listener, agent)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supervisor_that_ends_waits_for_an_agent_unless_the_mesh_was_removed_from_the_node() {
+    run(async {
+        for is_removed in [false, true] {
+            let served = shared();
+            let (folder, listener, agent) = follow_agent(&served).await;
+            hold(&served, "a", true);
+            drop((listener, agent));
+            if is_removed {
+                // As `leno-agent cleanup` does.
+                std::fs::remove_dir_all(folder.path()).unwrap();
+            }
+            tokio::time::sleep(PAUSE * 2).await;
+            let begin = tokio::time::Instant::now();
+            tokio::time::timeout(AGENT_WAIT * 2, finish(&served)).await.unwrap();
+            let took = begin.elapsed();
+            assert_eq!(took < REMOVED_WAIT * 2, is_removed, "{took:?}");
+            assert_eq!(took >= AGENT_WAIT, !is_removed, "{took:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_was_replaced_is_not_taken_for_a_removal() {
+    run(async {
+        let served = shared();
+        let (folder, listener, agent) = follow_agent(&served).await;
+        hold(&served, "a", true);
+        drop((listener, agent));
+        let socket = folder.path().join("supervisor.sock");
+        std::fs::remove_file(&socket).unwrap();
+        let end = ending(&served);
+        tokio::time::sleep(PAUSE * 2).await;
+        assert_eq!(served.borrow().successor(), Successor::Impossible);
+        let listener = ChannelListener::bind(&socket).unwrap();
+        tokio::time::sleep(PAUSE * 2).await;
+        let agent = AsyncChannel::new(listener.accept().unwrap()).unwrap();
+        let PlacementReport::Held { .. } = reported(&agent).await else { panic!() };
+        tokio::time::sleep(REMOVED_WAIT * 2).await;
+        assert!(served.borrow().pods.contains_key("a"), "the next supervisor may come");
+        assert_eq!(served.borrow().successor(), Successor::Awaited);
+        end.abort();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_open_when_the_mesh_is_removed_have_a_bound() {
+    run(async {
+        let served = shared();
+        // Those of an earlier process, which could go on for a day.
+        let of_it = leaving(&served, "a");
+        let end = ending(&served);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!has_to_hurry(&of_it), "they are cut");
+        served.borrow_mut().is_removed = true;
+        served.borrow().changed.notify_waiters();
+        tokio::time::sleep(REMOVED_BOUND).await;
+        assert!(!has_to_hurry(&of_it), "they are cut at once");
+        tokio::time::sleep(REMOVED_WAIT * 2).await;
+        assert!(has_to_hurry(&of_it), "they are never cut");
+        served.borrow_mut().leaving.clear();
+        served.borrow().changed.notify_waiters();
+        end.await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]

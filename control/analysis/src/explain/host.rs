@@ -132,8 +132,11 @@ impl MeshModel {
         }
     }
 
-    /// A name similar to `host`: short for a service of the client's namespace, in full for others.
+    /// A name similar to `host`, else one of another namespace: short for a service of the client's namespace, with the
+    /// namespace for others.
     fn like(&self, host: &str, client: &str) -> Option<String> {
+        let short = host.strip_suffix(DOMAIN).or_else(|| host.strip_suffix("svc"));
+        let host = short.and_then(|short| short.strip_suffix('.')).unwrap_or(host);
         let known: Vec<String> = self
             .services()
             .flat_map(|name| {
@@ -142,7 +145,11 @@ impl MeshModel {
                 near.into_iter().chain([full])
             })
             .collect();
-        nearest(host, known.iter().map(String::as_str)).map(str::to_owned)
+        let near = nearest(host, known.iter().map(String::as_str));
+        let is_elsewhere =
+            |one: &&str| one.split_once('.').is_some_and(|(service, _)| service == host);
+        let elsewhere = || known.iter().map(String::as_str).filter(is_elsewhere).min();
+        near.or_else(elsewhere).map(str::to_owned)
     }
 
     fn services(&self) -> impl Iterator<Item = ServiceName> {

@@ -277,8 +277,30 @@ fn clients_are_found_by_every_name_and_others_are_refused() {
         let error = client(namespace, name).expect_err(name);
         assert_eq!(error.to_string(), expected);
     }
-    let said = ask("shop", "web", "http://catr/");
-    assert!(said.notes[0].ends_with("did you mean cart?"), "{:?}", said.notes);
+}
+
+#[test]
+fn a_host_that_nothing_has_is_named_with_one_like_it() {
+    for (namespace, client, host, meant) in [
+        ("shop", "web", "catr", Some("cart")),
+        ("shop", "plain", "catr", Some("cart")),
+        ("shop", "web", "catr.shop.svc.cluster.local", Some("cart.shop")),
+        ("shop", "web", "catr.shop.svc", Some("cart.shop")),
+        ("guest", "web", "catr.shop", Some("cart.shop")),
+        ("guest", "web", "cart", Some("cart.shop")),
+        ("guest", "web", "cart.svc.cluster.local", Some("cart.shop")),
+        ("shop", "web", "example.com", None),
+        ("guest", "web", "cart.example.com", None),
+        ("shop", "web", "10.1.2.3", None),
+    ] {
+        let said = ask(namespace, client, &format!("http://{host}/"));
+        let meant = meant.map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
+        assert_eq!(
+            said.notes[0],
+            format!("nothing in the mesh is called {host}{meant}"),
+            "{said:?}"
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 import type { PageProps } from "../app";
-import { bytes, edgePage, full, milliseconds, mtls, percent, rate, workloadPage } from "../format";
+import { bytes, edgePage, full, latency, milliseconds, mtls, percent, rate, workloadPage } from "../format";
 import { Problems } from "../problems";
 import { href } from "../route";
 import { Causes, Unanswered } from "../unanswered";
@@ -27,9 +27,9 @@ export function EdgePage({ place, topology, marks, now, begin, client, server }:
             <div><dt>Success</dt><dd>{percent(edge.success_rate)}</dd></div>
             <Unanswered of={edge} />
             <div><dt>Requests</dt><dd>{rate(edge.requests_per_s)}/s</dd></div>
-            <div><dt>p50</dt><dd>{milliseconds(edge.latency_ms.p50)}</dd></div>
-            <div><dt>p95</dt><dd>{milliseconds(edge.latency_ms.p95)}</dd></div>
-            <div><dt>p99</dt><dd>{milliseconds(edge.latency_ms.p99)}</dd></div>
+            <div><dt>p50</dt><dd>{milliseconds(latency(edge).p50)}</dd></div>
+            <div><dt>p95</dt><dd>{milliseconds(latency(edge).p95)}</dd></div>
+            <div><dt>p99</dt><dd>{milliseconds(latency(edge).p99)}</dd></div>
             <div><dt>Encryption</dt><dd class={edge.mtls}>{mtls(edge)}</dd></div>
             {(edge.tcp_opened > 0 || edge.tcp_open > 0) && (
               <>

@@ -3,7 +3,7 @@
 import type { Mark, Point, Wanted } from "../api";
 import * as api from "../api";
 import { Chart } from "../chart";
-import { bytes, milliseconds, percent, rate } from "../format";
+import { bytes, latency, milliseconds, percent, rate } from "../format";
 import { useLoaded } from "../load";
 import type { Place } from "../route";
 
@@ -46,9 +46,9 @@ export function SeriesCharts({ wanted, place, marks, now, begin, instances }: Pr
           ]} />
           <Chart {...common} title="Success" top={1} show={percent} lines={[{ name: "success", of: (point) => point.success_rate }]} />
           <Chart {...common} title="Latency" show={milliseconds} lines={[
-            { name: "p50", of: (point) => point.latency_ms.p50 },
-            { name: "p95", of: (point) => point.latency_ms.p95 },
-            { name: "p99", of: (point) => point.latency_ms.p99 },
+            { name: "p50", of: (point) => latency(point).p50 },
+            { name: "p95", of: (point) => latency(point).p95 },
+            { name: "p99", of: (point) => latency(point).p99 },
           ]} />
         </>
       )}

@@ -1,5 +1,5 @@
 import type { PageProps } from "../app";
-import { full, livePage, milliseconds, percent, rate } from "../format";
+import { full, latency, livePage, milliseconds, percent, rate } from "../format";
 import { Problems } from "../problems";
 import { href } from "../route";
 import { EdgeTable } from "../tables";
@@ -27,8 +27,8 @@ export function WorkloadPage({ place, topology, marks, now, begin, namespace, na
           <div><dt>Success</dt><dd>{percent(workload.success_rate)}</dd></div>
           <Unanswered of={workload} />
           <div><dt>Requests</dt><dd>{rate(workload.requests_per_s)}/s</dd></div>
-          <div><dt>p50</dt><dd>{milliseconds(workload.latency_ms.p50)}</dd></div>
-          <div><dt>p99</dt><dd>{milliseconds(workload.latency_ms.p99)}</dd></div>
+          <div><dt>p50</dt><dd>{milliseconds(latency(workload).p50)}</dd></div>
+          <div><dt>p99</dt><dd>{milliseconds(latency(workload).p99)}</dd></div>
           <div><dt>Proxy</dt><dd>{workload.meshed ? "meshed" : "none"}</dd></div>
         </dl>
       )}
