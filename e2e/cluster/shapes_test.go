@@ -191,8 +191,10 @@ func (m mesh) isSeenInClear(wires []*wire) {
 	if records == 0 {
 		m.t.Error("no TLS was on any wire: is nothing captured?")
 	}
-	plain := m.output(m.t, "get", "pod", "-n", "kube-system", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[0].status.podIP}")
-	m.inside("stranger", "curl", "-s", "-m", "5", "-d", secret, "http://"+plain+":8181/ready")
+	// What two pods of one node send each other is on no link.
+	const ofTheOther = "jsonpath={.items[?(@.spec.nodeName=='n2')].status.podIP}"
+	plain := m.output(m.t, "get", "pod", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-node", "-o", ofTheOther)
+	m.inside("stranger", "curl", "-s", "-m", "5", "-d", secret, "http://"+plain+":15025/ready")
 	m.until("the secret is seen where no mesh is", func() error {
 		for _, wire := range wires {
 			if len(wire.with(secret)) > 0 {
