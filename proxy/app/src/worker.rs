@@ -472,7 +472,6 @@ impl Planes {
             // Waiting for the response is up to the client's proxy, which has the policy.
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
-            workers: plan.workers,
             limit_table: plan.limit_table,
             max_tunnels,
             own_ports: plan.own_ports,
