@@ -201,12 +201,13 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
     let mut renewed = plan.acceptor.renewed();
     let (commands, mut asked) = mpsc::channel(MAX_COMMANDS);
-    let listed = Listed::new(&book, Rc::new(Planes::new(plan)), commands);
-    let planes = listed.planes();
-    HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(planes)));
+    let planes = Rc::new(Planes::new(plan).listed(Listing::new(&book, commands)));
+    HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(&planes)));
     planes.begin(policy.borrow_and_update().as_deref());
-    // If the receiver is gone, the worker has ended or no longer waits.
-    let _ended = began.send(());
+    if began.send(()).is_err() {
+        // The worker has ended, or no longer waits: no connection will come.
+        return;
+    }
     let (mut leaves, mut ended) = (book.leaves(), book.ended());
     let mut sweep = tokio::time::interval(SWEEP);
     let mut idle = 0_u32;
