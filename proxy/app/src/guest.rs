@@ -27,8 +27,7 @@ use tokio::time::timeout;
 
 use crate::worker::{MAX_COMMANDS, Plan, Planes, SWEEP};
 
-use book::Listed;
-pub(crate) use book::{EndOfGuests, GuestBook};
+pub(crate) use book::{EndOfGuests, GuestBook, Listing};
 
 /// Most guests of one thread: each has counts and pools of its own. If the workload of the thread calls more workloads,
 /// these serve it on their own threads.
@@ -234,7 +233,9 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
                 planes.sweep();
                 own.sweep();
                 planes.keep_standing(credentials.borrow().as_deref());
-                idle = if listed.is_idle() { idle.saturating_add(1) } else { 0 };
+                // The task of each connection holds the planes, too.
+                let is_idle = Rc::strong_count(&planes) == 1;
+                idle = if is_idle { idle.saturating_add(1) } else { 0 };
                 if idle > IDLE_SWEEPS {
                     return;
                 }
