@@ -67,7 +67,7 @@ impl GuestBook {
                 entry.counted = counted;
             }
         }
-        let mut sum = book.ended.counts().clone();
+        let mut sum = book.ended.counts(std::time::Instant::now()).clone();
         book.open.values().for_each(|entry| sum.add(entry.counted.clone()));
         sum
     }
@@ -148,6 +148,6 @@ impl Listing {
         let Book { open, ended, .. } = &mut *book;
         open.remove(&self.number);
         let others: Vec<_> = open.values().map(|entry| &entry.counted).collect();
-        ended.add(counted, &others);
+        ended.add(counted, &others, std::time::Instant::now());
     }
 }
