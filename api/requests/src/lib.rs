@@ -30,6 +30,6 @@ mod row;
 mod rows;
 
 pub use histogram::{BUCKET_BOUNDS_S, BUCKETS, Histogram, bucket_of};
-pub use memory::{MEMORY_NAME, SEALS, WorkerMemory};
+pub use memory::{FOUND_WITHIN, MEMORY_NAME, SEALS, WorkerMemory};
 pub use row::{CLASSES, GRPC_STATUSES, LABEL_BYTES, Labels, RequestCounts, Row};
-pub use rows::{MAX_ROWS, Rows};
+pub use rows::{MAX_ROWS, Rows, WorkerRows};

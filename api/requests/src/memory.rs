@@ -1,11 +1,14 @@
 //! The cells, in memory of this process alone or in a file that others can map.
 #![expect(unsafe_code, reason = "mmap(2) and munmap(2), and a slice of what was mapped")]
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -26,13 +29,22 @@ const NOT_EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(8);
 /// The length of the file.
 const BYTES: usize = MEMORY_CELLS * size_of::<AtomicU64>();
 
+/// A file that is younger than this may not have been found yet: the aggregator of flows examines a process each minute.
+pub const FOUND_WITHIN: Duration = Duration::from_secs(90);
+
+/// Most files of ended workers that are kept open for those who may not have found them yet: as many as a node proxy has
+/// workloads. If there are more, the oldest one is closed.
+const MAX_KEPT: usize = 64;
+
+/// Files of workers of this process that have ended, with the times until which they are kept at least.
+static KEPT: Mutex<VecDeque<(Instant, OwnedFd)>> = Mutex::new(VecDeque::new());
+
 /// The cells of one worker.
 #[derive(Debug)]
 pub struct WorkerMemory {
     cells: Cells,
-    /// The file if this process made it: others find it through the descriptor.
-    #[cfg_attr(not(test), expect(dead_code, reason = "held open"))]
-    file: Option<OwnedFd>,
+    /// The file if this process made it, and when: others find it through the descriptor.
+    file: Option<(OwnedFd, Instant)>,
 }
 
 #[derive(Debug)]
@@ -68,7 +80,7 @@ impl WorkerMemory {
         file.set_len(BYTES as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
         let cells = Cells::Mapped(map(&file, libc::PROT_READ | libc::PROT_WRITE)?);
-        Ok(Self { cells, file: Some(file.into()) })
+        Ok(Self { cells, file: Some((file.into(), Instant::now())) })
     }
 
     /// The memory of another process, to be read. `file` is one that [`WorkerMemory::shared`] made: another one is refused.
@@ -104,6 +116,24 @@ impl Drop for WorkerMemory {
             // SAFETY: it was mapped with this length, and no slice of it lives any more. It cannot fail for a mapping.
             let _ = unsafe { libc::munmap(at.as_ptr().cast(), BYTES) };
         }
+        if let Some((file, made)) = self.file.take() {
+            keep(file, made);
+        }
+    }
+}
+
+/// Keeps the file of an ended worker open until it was found, and closes those that were. One that nothing follows stays
+/// open.
+fn keep(file: OwnedFd, made: Instant) {
+    // The list is consistent even if a thread panicked while it held the lock.
+    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    kept.retain(|(until, _)| *until > now);
+    if let Some(until) = made.checked_add(FOUND_WITHIN).filter(|until| *until > now) {
+        if kept.len() >= MAX_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((until, file));
     }
 }
 
@@ -121,6 +151,7 @@ fn map(file: &File, protection: libc::c_int) -> io::Result<NonNull<AtomicU64>> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::Ordering;
 
     use super::*;
@@ -128,7 +159,7 @@ mod tests {
     #[test]
     fn a_reader_sees_what_the_writer_wrote_also_after_it_has_ended() {
         let written = WorkerMemory::shared().unwrap();
-        let file = written.file.as_ref().unwrap();
+        let (file, _) = written.file.as_ref().unwrap();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let link = std::fs::read_link(&path).unwrap();
         assert_eq!(link.to_str(), Some("/memfd:leno-requests (deleted)"));
@@ -136,6 +167,29 @@ mod tests {
         written.cells()[9].store(7, Ordering::Relaxed);
         drop(written);
         assert_eq!(read.cells()[9].load(Ordering::Relaxed), 7);
+    }
+
+    /// Regression: the aggregator never saw what a worker had counted that lived for less than a minute.
+    #[test]
+    fn the_file_of_a_worker_that_ended_early_can_be_found_for_a_while() {
+        let number = |file: &OwnedFd| {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            std::fs::metadata(path).unwrap().ino()
+        };
+        let is_kept = |age: Duration| {
+            let mut written = WorkerMemory::shared().unwrap();
+            let (file, made) = written.file.as_mut().unwrap();
+            *made = made.checked_sub(age).unwrap();
+            let of_worker = number(file);
+            drop(written);
+            KEPT.lock().unwrap().iter().any(|(_, kept)| number(kept) == of_worker)
+        };
+        assert!(is_kept(Duration::ZERO));
+        assert!(!is_kept(FOUND_WITHIN));
+        for _ in 0..=MAX_KEPT {
+            drop(WorkerMemory::shared().unwrap());
+        }
+        assert_eq!(KEPT.lock().unwrap().len(), MAX_KEPT);
     }
 
     #[test]

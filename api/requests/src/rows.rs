@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -32,6 +33,35 @@ pub struct Rows {
     memory: WorkerMemory,
     free: RefCell<Vec<usize>>,
     claims: Cell<u64>,
+    /// The worker has ended.
+    ended: Cell<bool>,
+}
+
+/// The rows of a worker that runs. When this is dropped the worker has ended, and its rows stay as they are: a reader may
+/// not have read the last counts yet.
+#[derive(Debug)]
+pub struct WorkerRows(Rc<Rows>);
+
+impl WorkerRows {
+    /// Rows in this memory, which has none yet.
+    #[must_use]
+    pub fn new(memory: WorkerMemory) -> Self {
+        Self(Rows::new(memory))
+    }
+}
+
+impl Deref for WorkerRows {
+    type Target = Rc<Rows>;
+
+    fn deref(&self) -> &Rc<Rows> {
+        &self.0
+    }
+}
+
+impl Drop for WorkerRows {
+    fn drop(&mut self) {
+        self.0.ended.set(true);
+    }
 }
 
 impl Rows {
@@ -45,7 +75,7 @@ impl Rows {
             }
         }
         let free = RefCell::new((0..MAX_ROWS).rev().collect());
-        Rc::new(Self { memory, free, claims: Cell::new(0) })
+        Rc::new(Self { memory, free, claims: Cell::new(0), ended: Cell::new(false) })
     }
 
     /// A row for these labels, with zero in its counters. Without labels if these are too long to be read by others.
@@ -68,6 +98,9 @@ impl Rows {
     }
 
     pub(crate) fn free(&self, number: usize) {
+        if self.ended.get() {
+            return;
+        }
         self.change(|| label(self.cells_of(number), "", 0));
         self.free.borrow_mut().push(number);
     }
@@ -160,6 +193,17 @@ mod tests {
         assert_eq!((read[0].durations.sum_us, read[0].durations.counts[1]), (750, 5));
         assert_eq!((read[1].classes[4], read[1].durations.counts[BUCKETS_LAST]), (1, 1));
         assert_eq!(web.durations(), read[0].durations);
+    }
+
+    /// Regression: what was counted after the last round of the aggregator was lost when a workload left its process.
+    #[test]
+    fn rows_of_a_worker_that_has_ended_stay_for_their_readers() {
+        let rows = WorkerRows::new(WorkerMemory::private());
+        let (row, read) = (rows.claim(&labels("web")).unwrap(), Rc::clone(&rows));
+        row.request(200, Duration::from_micros(150));
+        drop(rows);
+        drop(row);
+        assert_eq!(read.memory.read_rows().unwrap()[0].classes[2], 1);
     }
 
     const BUCKETS_LAST: usize = crate::BUCKETS - 1;

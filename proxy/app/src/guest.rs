@@ -27,8 +27,7 @@ use tokio::time::timeout;
 
 use crate::worker::{MAX_COMMANDS, Plan, Planes, SWEEP};
 
-use book::Listed;
-pub(crate) use book::{EndOfGuests, GuestBook};
+pub(crate) use book::{EndOfGuests, GuestBook, Listing};
 
 /// Most guests of one thread: each has counts and pools of its own. If the workload of the thread calls more workloads,
 /// these serve it on their own threads.
@@ -201,12 +200,13 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
     let mut renewed = plan.acceptor.renewed();
     let (commands, mut asked) = mpsc::channel(MAX_COMMANDS);
-    let listed = Listed::new(&book, Rc::new(Planes::new(plan)), commands);
-    let planes = listed.planes();
-    HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(planes)));
+    let planes = Rc::new(Planes::new(plan).listed(Listing::new(&book, commands)));
+    HOSTED.with_borrow_mut(|hosted| hosted.guests.push(Rc::downgrade(&planes)));
     planes.begin(policy.borrow_and_update().as_deref());
-    // If the receiver is gone, the worker has ended or no longer waits.
-    let _ended = began.send(());
+    if began.send(()).is_err() {
+        // The worker has ended, or no longer waits: no connection will come.
+        return;
+    }
     let (mut leaves, mut ended) = (book.leaves(), book.ended());
     let mut sweep = tokio::time::interval(SWEEP);
     let mut idle = 0_u32;
@@ -233,7 +233,9 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
                 planes.sweep();
                 own.sweep();
                 planes.keep_standing(credentials.borrow().as_deref());
-                idle = if listed.is_idle() { idle.saturating_add(1) } else { 0 };
+                // The task of each connection holds the planes, too.
+                let is_idle = Rc::strong_count(&planes) == 1;
+                idle = if is_idle { idle.saturating_add(1) } else { 0 };
                 if idle > IDLE_SWEEPS {
                     return;
                 }

@@ -37,7 +37,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::admin::probe::KubeletCalls;
 use crate::datagrams::{DatagramLoad, DatagramSockets};
 use crate::export::{Exporter, Signal, TracePlan};
-use crate::guest::{self, GuestBook, Guests};
+use crate::guest::{self, GuestBook, Guests, Listing};
 use crate::pulse::Pulse;
 use crate::reclaim;
 use crate::services::OfOutbound;
@@ -286,6 +286,8 @@ pub(crate) struct Planes {
     guests: Option<Guests>,
     /// It is a guest, so the counts of its thread are not its own.
     is_guest: bool,
+    /// The place of a guest in the list of its workload, to which its counts go when its last connection has ended.
+    listing: Option<Listing>,
 }
 
 async fn serve(
@@ -432,6 +434,16 @@ fn registry(
     (Rc::new(registry.with_clock(leno_transport::now)), records)
 }
 
+/// Each connection holds the planes, so that all of them have been counted here, also those that were cut because the
+/// thread of a guest has ended.
+impl Drop for Planes {
+    fn drop(&mut self) {
+        if let Some(listing) = self.listing.take() {
+            listing.end(self.registry.snapshot());
+        }
+    }
+}
+
 impl Planes {
     pub(crate) fn new(plan: Plan) -> Self {
         let (admission, max_tunnels) = (admission(&plan), max_tunnels(&plan));
@@ -472,7 +484,6 @@ impl Planes {
             // Waiting for the response is up to the client's proxy, which has the policy.
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
-            workers: plan.workers,
             limit_table: plan.limit_table,
             max_tunnels,
             own_ports: plan.own_ports,
@@ -501,7 +512,14 @@ impl Planes {
             datagrams: RefCell::default(),
             guests,
             is_guest,
+            listing: None,
         }
+    }
+
+    /// As a guest that has this place in the list of its workload.
+    pub(crate) fn listed(mut self, listing: Listing) -> Self {
+        self.listing = Some(listing);
+        self
     }
 
     /// Starts what runs besides connections, once the sockets of the namespace are there.
@@ -554,11 +572,6 @@ impl Planes {
         // Expired ejections are removed first, so that only present ones are reported.
         self.outbound.sweep();
         self.count_panics();
-        self.registry.snapshot()
-    }
-
-    /// The last counts of a guest that ends.
-    pub(crate) fn counted_to_the_end(&self) -> Snapshot {
         self.registry.snapshot()
     }
 

@@ -108,8 +108,6 @@ pub struct Parts {
     pub limits: Limits,
     /// The application's address, in place of original destinations.
     pub application: Option<SocketAddr>,
-    /// How many workers share the limits of the policy.
-    pub workers: u16,
     /// What they share of these limits.
     pub limit_table: LimitTable,
     /// Most tunnels of HBONE at a time. Each may hold a connection to the application.
@@ -612,7 +610,7 @@ impl Worker {
                 let new = {
                     let leases = self.parts.directory.leases();
                     let table = &self.parts.limit_table;
-                    RateLimits::new(said, &known, table, (self.parts.workers, leases))
+                    RateLimits::new(said, &known, table, leases)
                 };
                 self.limits.replace(Rc::new(new));
             }

@@ -6,11 +6,10 @@ use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leno_discovery::{Asker, Lease, Leases};
+use leno_discovery::Leases;
 use leno_http::{Answer, HeaderLine, RequestView};
-use leno_resilience::lease::{Ask, Grant, Holder};
 use leno_resilience::{KeyedLimit, Verdict};
 use leno_telemetry::{Counter, Registry};
 use leno_types::Identity;
@@ -18,6 +17,7 @@ use leno_types::traffic::{LimitKey, RateLimit};
 
 use crate::Client;
 
+use table::LeasedLimit;
 pub use table::LimitTable;
 
 /// Value of `leno-error` when a limit is reached.
@@ -28,8 +28,6 @@ pub(crate) const RATE_LIMITED: &str = "rate-limited";
 #[derive(Debug)]
 pub(crate) struct RateLimits {
     limits: Vec<Rc<Limit>>,
-    /// Requests tokens of shared limits from the control plane. `None` if no limit is shared.
-    asker: Option<Rc<RefCell<Asker>>>,
 }
 
 #[derive(Debug)]
@@ -42,16 +40,8 @@ struct Limit {
 enum State {
     /// A limit of this proxy alone. Its workers share the counts.
     Own(KeyedLimit),
-    /// A limit that all proxies share, and in this proxy all ports to which it applies.
-    Shared(Rc<SharedLimit>),
-}
-
-/// This worker's part of a limit that all proxies share.
-#[derive(Debug)]
-struct SharedLimit {
-    /// The name of the limit, which is the same in all proxies.
-    name: Arc<str>,
-    holder: RefCell<Holder>,
+    /// A limit that all proxies share, and in this proxy all workers and all ports to which it applies.
+    Leased(Arc<LeasedLimit>),
 }
 
 /// The keys by which the requests of one connection are counted.
@@ -81,40 +71,28 @@ impl Key {
 impl RateLimits {
     /// No limit.
     pub(crate) const fn none() -> Self {
-        Self { limits: Vec::new(), asker: None }
+        Self { limits: Vec::new() }
     }
 
-    /// The limits of one of `workers` workers. A limit that `before` already has keeps its counts, and so does one
-    /// whose counts another worker holds in `table`.
+    /// The limits of one worker. A limit that `before` already has keeps its counts, and so does one whose counts
+    /// another worker holds in `table`.
     pub(crate) fn new(
         limits: &[RateLimit],
         before: &Self,
         table: &LimitTable,
-        (workers, leases): (u16, &Leases),
+        leases: &Leases,
     ) -> Self {
-        let mut shared: Vec<Rc<SharedLimit>> = Vec::new();
-        let mut limit = |said: &RateLimit| {
+        let limit = |said: &RateLimit| {
             if let Some(known) = before.limits.iter().find(|known| known.said == *said) {
-                if let State::Shared(known) = &*known.state.borrow() {
-                    shared.push(Rc::clone(known));
-                }
                 return Rc::clone(known);
             }
             let state = match said.is_global {
-                true => {
-                    let of = SharedLimit::of(said, &shared, workers);
-                    shared.push(Rc::clone(&of));
-                    State::Shared(of)
-                }
+                true => State::Leased(table.leased(said, leases)),
                 false => State::Own(KeyedLimit::new(table.get(said))),
             };
             Rc::new(Limit { said: said.clone(), state: RefCell::new(state) })
         };
-        let limits: Vec<_> = limits.iter().map(&mut limit).collect();
-        let is_shared = limits.iter().any(|limit| limit.said.is_global);
-        let asker =
-            || before.asker.clone().unwrap_or_else(|| Rc::new(RefCell::new(leases.asker())));
-        Self { limits, asker: is_shared.then(asker) }
+        Self { limits: limits.iter().map(limit).collect() }
     }
 
     /// Whether it was built from these limits.
@@ -133,7 +111,6 @@ impl RateLimits {
             return Ok(());
         }
         let now = leno_transport::now();
-        self.take_leases();
         let mut wait = None;
         let here = |limit: &&Rc<Limit>| limit.said.port.is_none_or(|port| port == key.port);
         for limit in self.limits.iter().filter(here) {
@@ -152,7 +129,7 @@ impl RateLimits {
                     );
                     verdict
                 }
-                State::Shared(shared) => self.of_shared(registry, shared, now),
+                State::Leased(leased) => leased.check(registry, now),
             };
             if let Verdict::Limited(until) = verdict {
                 wait = wait.max(Some(until));
@@ -167,37 +144,6 @@ impl RateLimits {
         }
     }
 
-    /// Checks a limit that all proxies share. Requests more tokens if that is due.
-    fn of_shared(&self, registry: &Registry, shared: &SharedLimit, now: Instant) -> Verdict {
-        let mut holder = shared.holder.borrow_mut();
-        let verdict = holder.check(now);
-        if holder.is_alone(now) {
-            registry.count(Counter::RateLimitAlone);
-        }
-        if let (Some(Ask { wanted }), Some(asker)) = (holder.ask(now), &self.asker) {
-            asker.borrow().ask(&shared.name, wanted);
-        }
-        verdict
-    }
-
-    /// Takes the tokens that arrived since the last request.
-    fn take_leases(&self) {
-        let Some(asker) = &self.asker else { return };
-        while let Some(Lease { limit: name, tokens, holders }) = asker.borrow_mut().take() {
-            // The control plane does not have the limit yet, or no longer has it.
-            if holders == 0 {
-                continue;
-            }
-            let own = self.limits.iter().find_map(|limit| match &*limit.state.borrow() {
-                State::Shared(own) if own.name == name => Some(Rc::clone(own)),
-                _ => None,
-            });
-            if let Some(own) = own {
-                own.holder.borrow_mut().granted(Grant { tokens, holders });
-            }
-        }
-    }
-
     /// Drops keys that need not be kept.
     pub(crate) fn sweep(&self) {
         for limit in &self.limits {
@@ -205,18 +151,6 @@ impl RateLimits {
                 own.sweep(leno_transport::now());
             }
         }
-    }
-}
-
-impl SharedLimit {
-    /// The state that another port already has for this limit, or a new one.
-    fn of(said: &RateLimit, known: &[Rc<Self>], workers: u16) -> Rc<Self> {
-        let name = said.shared_name();
-        if let Some(known) = known.iter().find(|known| *known.name == *name) {
-            return Rc::clone(known);
-        }
-        let holder = RefCell::new(Holder::new(said.requests, said.per, workers));
-        Rc::new(Self { name: name.into(), holder })
     }
 }
 

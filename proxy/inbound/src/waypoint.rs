@@ -136,7 +136,6 @@ impl Waypoint {
             activity: Rc::clone(&parts.activity),
             limits: parts.limits.clone(),
             application: None,
-            workers: parts.workers,
             limit_table: parts.limit_table.clone(),
             max_tunnels: 0,
             own_ports: Vec::new(),

@@ -1,8 +1,8 @@
 //! A global rate limit that proxies share by leasing tokens.
 //!
 //! The control plane has one bucket for each limit ([`Allocator`]) and leases tokens from it for a
-//! short time. Each worker of a proxy ([`Holder`]) spends its tokens without asking, and asks again
-//! before they are used up or expire. No request waits for the control plane. If a worker has no
+//! short time. Each proxy ([`Holder`]) spends its tokens without asking, and asks again before they
+//! are used up or expire. No request waits for the control plane. If a proxy has no
 //! tokens, because there were no requests for a while, the first requests pass on credit, and the
 //! next tokens pay for them.
 //!
@@ -12,14 +12,13 @@
 //! ```
 //!
 //! **Error bound.** A token leaves the bucket before it is leased, and expires [`LEASE`] after the
-//! worker asked for it. So in any time `t` all proxies together let through at most `rate × (t +
+//! proxy asked for it. So in any time `t` all proxies together let through at most `rate × (t +
 //! LEASE + ASK_EVERY) + burst + MAX_CREDIT × holders`. Only the rates of the clocks matter for
-//! this, not their values. In the other direction, tokens that a worker leases and does not use are
+//! this, not their values. In the other direction, tokens that a proxy leases and does not use are
 //! lost: at most as many as it asked for, which is a quarter more than it needed in the period
 //! before. A control plane that restarts leases nothing beyond the rate, because its buckets start
-//! empty. A worker whose questions get no answer for [`LOST`] uses a limit of its own: the rate
-//! divided by the last known number of holders, or by the number of its proxy's workers if it never
-//! got an answer.
+//! empty. A proxy whose questions get no answer for [`LOST`] uses a limit of its own: the rate
+//! divided by the last known number of holders, or the whole rate if it never got an answer.
 
 mod allocator;
 mod holder;
@@ -33,23 +32,23 @@ pub use holder::Holder;
 /// a few round trips to the control plane.
 pub const LEASE: Duration = Duration::from_millis(1_000);
 
-/// How often a worker asks while it has requests.
+/// How often a proxy asks while it has requests.
 pub const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// How soon a worker asks again if it had to reject requests.
+/// How soon a proxy asks again if it had to reject requests.
 pub const ASK_SOON: Duration = Duration::from_millis(100);
 
-/// Most requests that a worker may let through before it has tokens for them: as many as arrive at
+/// Most requests that a proxy may let through before it has tokens for them: as many as arrive at
 /// once after a quiet time. It is part of the error bound.
 pub const MAX_CREDIT: u32 = 8;
 
-/// How long questions may get no answer before a worker uses a limit of its own.
+/// How long questions may get no answer before a proxy uses a limit of its own.
 pub const LOST: Duration = Duration::from_secs(3);
 
 /// A question to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Tokens that the worker expects to need within [`ASK_EVERY`], minus those that it still has.
+    /// Tokens that the proxy expects to need within [`ASK_EVERY`], minus those that it still has.
     pub wanted: u32,
 }
 
@@ -58,7 +57,7 @@ pub struct Ask {
 pub struct Grant {
     /// Leased tokens.
     pub tokens: u32,
-    /// How many workers of all proxies share the limit now.
+    /// How many proxies share the limit now.
     pub holders: u32,
 }
 

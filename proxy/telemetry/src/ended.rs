@@ -1,24 +1,32 @@
 //! The counts of workers that have ended while their proxy goes on.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use crate::audited::MAX_AUDITED;
 use crate::edge::EdgeLabels;
 use crate::forgotten::MAX_FORGOTTEN;
-use crate::registry::{MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES};
+use crate::registry::{EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES};
 use crate::render::workload_of;
 use crate::route::MAX_ROUTES;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
 /// Their sum, in as much memory as one worker may use: beyond that, the series are forgotten that no other worker has.
 #[derive(Debug, Default)]
-pub struct EndedCounts(Snapshot);
+pub struct EndedCounts {
+    sum: Snapshot,
+    /// Edges that workers showed when they ended, and until when they are shown.
+    shown: BTreeMap<EdgeLabels, Instant>,
+}
 
 impl EndedCounts {
-    /// Adds the last counts of a worker; `others` are the counts of those that go on.
-    pub fn add(&mut self, last: Snapshot, others: &[&Snapshot]) {
-        self.0.add(of_ended(last));
-        let Snapshot { edges, forgotten, routes, tls_names, authorization, .. } = &mut self.0;
+    /// Adds the last counts of a worker that ends `now`; `others` are the counts of those that go on.
+    pub fn add(&mut self, last: Snapshot, others: &[&Snapshot], now: Instant) {
+        let until = now.checked_add(EDGE_IDLE).unwrap_or(now);
+        let live = last.edges.iter().filter(|(_, counts)| counts.live);
+        self.shown.extend(live.map(|(labels, _)| (labels.clone(), until)));
+        self.sum.add(of_ended(last));
+        let Snapshot { edges, forgotten, routes, tls_names, authorization, .. } = &mut self.sum;
         let is_used = |labels: &EdgeLabels| others.iter().any(|one| one.edges.contains_key(labels));
         for (labels, counts) in forget(edges, MAX_EDGES, is_used) {
             let server = workload_of(&labels.server).into();
@@ -28,6 +36,7 @@ impl EndedCounts {
             sum.exemplars.clear();
             sum.native = Default::default();
         }
+        self.shown.retain(|labels, _| edges.contains_key(labels));
         while forgotten.len() > MAX_FORGOTTEN {
             forgotten.pop_first();
         }
@@ -38,13 +47,18 @@ impl EndedCounts {
         forget(authorization, MAX_AUTHORIZATION_POLICIES, |of| {
             others.iter().any(|one| one.authorization.contains_key(of))
         });
-        self.0.audited.forget_beyond(MAX_AUDITED);
+        self.sum.audited.forget_beyond(MAX_AUDITED);
     }
 
-    /// The sum.
+    /// The sum. Its edges are shown for as long as unused ones of a worker: otherwise what was counted after the last
+    /// scrape would never be seen.
     #[must_use]
-    pub fn counts(&self) -> &Snapshot {
-        &self.0
+    pub fn counts(&mut self, now: Instant) -> &Snapshot {
+        self.shown.retain(|_, until| *until > now);
+        for (labels, counts) in &mut self.sum.edges {
+            counts.live = self.shown.contains_key(labels);
+        }
+        &self.sum
     }
 }
 
@@ -100,25 +114,42 @@ mod tests {
 
     #[test]
     fn what_ended_workers_have_counted_is_kept_up_to_a_bound() {
-        let mut ended = EndedCounts::default();
+        let (mut ended, now) = (EndedCounts::default(), Instant::now());
         let other = served(["lasting".to_owned()]);
         let add = |ended: &mut EndedCounts, from: usize, count: usize| {
             let passing = (from..from + count).map(|number| format!("client-{number}"));
-            ended.add(served(passing.chain(["lasting".to_owned()])), &[&other]);
+            ended.add(served(passing.chain(["lasting".to_owned()])), &[&other], now);
         };
-        let opened = |ended: &EndedCounts| -> u64 {
-            let counts = ended.counts();
+        let opened = |ended: &mut EndedCounts| -> u64 {
+            let counts = ended.counts(now);
             counts.edges.values().chain(counts.forgotten.values()).map(|one| one.tcp_opened).sum()
         };
         add(&mut ended, 0, 100);
-        let first = &ended.counts().edges[&labels("client-0")];
-        assert_eq!((first.tcp_closed, first.live), (1, false), "its connection has ended with it");
+        let first = &ended.counts(now).edges[&labels("client-0")];
+        assert_eq!(first.tcp_closed, 1, "its connection has ended with it");
         add(&mut ended, 100, 100);
-        assert_eq!((ended.counts().edges.len(), opened(&ended)), (201, 202));
+        assert_eq!((ended.counts(now).edges.len(), opened(&mut ended)), (201, 202));
         add(&mut ended, 200, 100);
-        let edges = &ended.counts().edges;
+        let edges = &ended.counts(now).edges;
         assert_eq!(edges.keys().collect::<Vec<_>>(), [&labels("lasting")], "not bounded");
         assert_eq!(edges[&labels("lasting")].tcp_opened, 3);
-        assert!(ended.counts().forgotten.len() <= MAX_FORGOTTEN && opened(&ended) > 250);
+        assert!(ended.counts(now).forgotten.len() <= MAX_FORGOTTEN && opened(&mut ended) > 250);
+        assert_eq!(ended.shown.len(), 1, "not bounded");
+    }
+
+    /// Regression: what a short-lived client had requested disappeared before the next scrape.
+    #[test]
+    fn what_an_ended_worker_has_counted_is_shown_for_as_long_as_of_one_that_goes_on() {
+        let (mut ended, now) = (EndedCounts::default(), Instant::now());
+        ended.add(served(["client".to_owned()]), &[], now);
+        let shown = |ended: &mut EndedCounts, at: Instant| ended.counts(at).shown().count();
+        assert_eq!(shown(&mut ended, now), 1);
+        // A worker that does not show it any more changes nothing.
+        let mut idle = served(["client".to_owned()]);
+        idle.edges.values_mut().for_each(|counts| counts.live = false);
+        ended.add(idle, &[], now + EDGE_IDLE / 2);
+        assert_eq!(shown(&mut ended, now + EDGE_IDLE / 2), 1);
+        assert_eq!(shown(&mut ended, now + EDGE_IDLE), 0);
+        assert_eq!(ended.counts(now + EDGE_IDLE).edges[&labels("client")].tcp_opened, 2);
     }
 }

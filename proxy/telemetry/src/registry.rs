@@ -7,7 +7,7 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use leno_requests::{Rows, WorkerMemory};
+use leno_requests::{WorkerMemory, WorkerRows};
 use leno_tap::BodyCopies;
 
 use crate::access::{AccessLog, Log, Noted, Record, Records};
@@ -200,7 +200,8 @@ impl Relay<'_> {
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
-    rows: Rc<Rows>,
+    /// Dropped before the edges, whose rows then stay as they are.
+    rows: WorkerRows,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
     forgotten: RefCell<Forgotten>,
     routes: RefCell<RouteCounters>,
@@ -233,7 +234,7 @@ impl Registry {
     pub fn counting_in(memory: WorkerMemory) -> Self {
         Self {
             counters: Counters::new(),
-            rows: Rows::new(memory),
+            rows: WorkerRows::new(memory),
             edges: RefCell::default(),
             forgotten: RefCell::default(),
             routes: RefCell::default(),

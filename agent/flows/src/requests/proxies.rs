@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use leno_requests::{MEMORY_NAME, WorkerMemory};
+use leno_requests::{FOUND_WITHIN, MEMORY_NAME, WorkerMemory};
 
 /// Deepest control group below that of a pod or an instance in which a proxy is searched.
 const MAX_DEPTH: usize = 4;
@@ -18,6 +18,8 @@ const MAX_DESCRIPTORS: usize = 16 * 1024;
 /// identity; those of a node proxy may start at any time.
 const BEGINNING: Duration = Duration::from_secs(60);
 const LATER: Duration = Duration::from_secs(60);
+// Proxies keep the memory of workers that ended early for as long.
+const _: () = assert!(LATER.as_secs() < FOUND_WITHIN.as_secs());
 
 /// The control group and the user of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,6 @@
 //! The list of a workload's guests, for its control tasks.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use leno_telemetry::{EndedCounts, Snapshot};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 
-use crate::worker::{Command, Departure, Load, Planes};
+use crate::worker::{Command, Departure, Load};
 
 /// Longest wait for the answers of guests: the thread of one may stall.
 const ANSWERS: Duration = Duration::from_secs(1);
@@ -68,7 +67,7 @@ impl GuestBook {
                 entry.counted = counted;
             }
         }
-        let mut sum = book.ended.counts().clone();
+        let mut sum = book.ended.counts(std::time::Instant::now()).clone();
         book.open.values().for_each(|entry| sum.add(entry.counted.clone()));
         sum
     }
@@ -126,44 +125,29 @@ impl GuestBook {
     }
 }
 
-/// A guest in the list, until this is dropped.
-pub(super) struct Listed {
+/// The place of a guest in the list. The guest gives it back with its last counts.
+#[derive(Debug)]
+pub(crate) struct Listing {
     book: Arc<GuestBook>,
     number: u64,
-    planes: Rc<Planes>,
 }
 
-impl Listed {
-    pub(super) fn new(
-        book: &Arc<GuestBook>,
-        planes: Rc<Planes>,
-        commands: mpsc::Sender<Command>,
-    ) -> Self {
+impl Listing {
+    pub(super) fn new(book: &Arc<GuestBook>, commands: mpsc::Sender<Command>) -> Self {
         let mut listed = book.lock();
         listed.last = listed.last.saturating_add(1);
         let number = listed.last;
         listed.open.insert(number, Entry { commands, counted: Snapshot::default() });
         drop(listed);
-        Self { book: Arc::clone(book), number, planes }
+        Self { book: Arc::clone(book), number }
     }
 
-    pub(super) fn planes(&self) -> &Rc<Planes> {
-        &self.planes
-    }
-
-    /// Whether it has no connection: the task of each one holds the planes, too.
-    pub(super) fn is_idle(&self) -> bool {
-        Rc::strong_count(&self.planes) == 1
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        let counted = self.planes.counted_to_the_end();
+    /// Removes the guest from the list.
+    pub(crate) fn end(self, counted: Snapshot) {
         let mut book = self.book.lock();
-        book.open.remove(&self.number);
         let Book { open, ended, .. } = &mut *book;
+        open.remove(&self.number);
         let others: Vec<_> = open.values().map(|entry| &entry.counted).collect();
-        ended.add(counted, &others);
+        ended.add(counted, &others, std::time::Instant::now());
     }
 }

@@ -1,26 +1,101 @@
 //! Rate limits whose counts the workers of a proxy share.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
 
-use leno_resilience::{MAX_KEYS, Rate, WorkloadLimit};
+use leno_discovery::{Asker, Lease, Leases};
+use leno_resilience::lease::{Ask, Grant, Holder};
+use leno_resilience::{MAX_KEYS, Rate, Verdict, WorkloadLimit};
+use leno_telemetry::{Counter, Registry};
 use leno_types::traffic::{LimitKey, RateLimit};
 
 /// The limits that the workers of a proxy share. Locked when the policy changes, not for each request.
 #[derive(Clone, Debug, Default)]
-pub struct LimitTable(Arc<Mutex<Vec<Entry>>>);
+pub struct LimitTable(Arc<Mutex<Limits>>);
 
-/// A limit and its counts, which live as long as a worker holds them.
+/// A limit lives as long as a worker holds it.
+#[derive(Debug, Default)]
+struct Limits {
+    own: Vec<Entry>,
+    leased: Vec<Weak<LeasedLimit>>,
+}
+
+/// A limit of this proxy alone, and its counts.
 #[derive(Debug)]
 struct Entry {
     limit: RateLimit,
     counts: Weak<WorkloadLimit>,
 }
 
+/// A limit that all proxies share. The workers of this proxy, and its guests, spend the same tokens and the same credit:
+/// the control plane, and the limit while that does not answer, count proxies and not threads.
+#[derive(Debug)]
+pub(super) struct LeasedLimit {
+    /// The name of the limit, which is the same in all proxies.
+    name: Arc<str>,
+    tokens: Mutex<Tokens>,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    holder: Holder,
+    /// Requests tokens from the control plane, and receives them.
+    asker: Asker,
+}
+
+impl LeasedLimit {
+    fn new(limit: &RateLimit, leases: &Leases) -> Self {
+        let holder = Holder::new(limit.requests, limit.per);
+        let tokens = Mutex::new(Tokens { holder, asker: leases.asker() });
+        Self { name: limit.shared_name().into(), tokens }
+    }
+
+    /// Counts a request. Takes the tokens that arrived since the last one, and requests more if that is due.
+    pub(super) fn check(&self, registry: &Registry, now: Instant) -> Verdict {
+        // The tokens are consistent even if a thread panicked while it held the lock.
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let Tokens { holder, asker } = &mut *tokens;
+        while let Some(Lease { tokens, holders, .. }) = asker.take() {
+            // Without holders, the control plane does not have the limit yet, or no longer has it.
+            if holders > 0 {
+                holder.granted(Grant { tokens, holders });
+            }
+        }
+        let verdict = holder.check(now);
+        if holder.is_alone(now) {
+            registry.count(Counter::RateLimitAlone);
+        }
+        if let Some(Ask { wanted }) = holder.ask(now) {
+            asker.ask(&self.name, wanted);
+        }
+        verdict
+    }
+}
+
 impl LimitTable {
+    fn lock(&self) -> MutexGuard<'_, Limits> {
+        // The lists are consistent even if a thread panicked while it held the lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tokens of a limit that all proxies share: those that another worker or another port already holds, or none
+    /// yet.
+    pub(super) fn leased(&self, limit: &RateLimit, leases: &Leases) -> Arc<LeasedLimit> {
+        let limits = &mut self.lock().leased;
+        limits.retain(|leased| leased.strong_count() > 0);
+        let name = limit.shared_name();
+        let mut held = limits.iter().filter_map(Weak::upgrade);
+        if let Some(known) = held.find(|held| *held.name == *name) {
+            return known;
+        }
+        let leased = Arc::new(LeasedLimit::new(limit, leases));
+        limits.push(Arc::downgrade(&leased));
+        leased
+    }
+
     /// The counts of a limit: those that another worker already holds, or new ones.
     pub(super) fn get(&self, limit: &RateLimit) -> Arc<WorkloadLimit> {
-        // The list is consistent even if a thread panicked while it held the lock.
-        let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = &mut self.lock().own;
         limits.retain(|entry| entry.counts.strong_count() > 0);
         let known = limits.iter().find(|entry| entry.limit == *limit);
         if let Some(counts) = known.and_then(|entry| entry.counts.upgrade()) {

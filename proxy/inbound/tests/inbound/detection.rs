@@ -88,7 +88,6 @@ impl Lab {
             activity: Rc::clone(&activity),
             limits: Limits::default(),
             application,
-            workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
             max_tunnels: 64,
             own_ports: Vec::new(),

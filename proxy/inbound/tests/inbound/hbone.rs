@@ -119,7 +119,6 @@ impl Workload {
             activity: Rc::clone(&activity),
             limits: Limits::default(),
             application: None,
-            workers: 1,
             limit_table: leno_inbound::LimitTable::default(),
             max_tunnels: MAX_TUNNELS,
             own_ports: Vec::new(),

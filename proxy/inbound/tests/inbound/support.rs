@@ -33,7 +33,6 @@ pub(crate) fn inbound(
         activity: Rc::default(),
         limits: Limits::default(),
         application: Some(application),
-        workers: 1,
         limit_table: leno_inbound::LimitTable::default(),
         max_tunnels: 64,
         own_ports: Vec::new(),

@@ -1,4 +1,4 @@
-//! One worker's side of a shared rate limit.
+//! One proxy's side of a shared rate limit.
 #![expect(clippy::arithmetic_side_effects, reason = "counts of tokens, checked before they shrink")]
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const MIN_WANTED: u32 = 1;
 /// Leases that are kept: as many as can be valid at the same time.
 const MAX_LEASES: usize = (LEASE.as_millis() / ASK_SOON.as_millis()) as usize + 1;
 
-/// The tokens of one global limit that a worker may spend.
+/// The tokens of one global limit that a proxy may spend.
 ///
 /// ```text
 /// leased ──(no answer for LOST)──► alone: a bucket of its own ──(a grant)──► leased
@@ -52,21 +52,20 @@ struct Lease {
 }
 
 impl Holder {
-    /// A limit without leased tokens, for one of `workers` workers of this proxy.
+    /// A limit without leased tokens.
     #[must_use]
-    pub fn new(requests: u32, per: Duration, workers: u16) -> Self {
+    pub fn new(requests: u32, per: Duration) -> Self {
         let a_second = f64::from(requests) / per.as_secs_f64().max(1e-9);
         let most_credit = ((a_second * ASK_EVERY.as_secs_f64()) as u32).min(MAX_CREDIT);
         Self {
             debt: 0,
             credit: u32::from(requests > 0),
             most_credit,
-            // Without a burst, since every worker would have its own.
+            // Without a burst, since every proxy would have its own.
             rate: Rate::new(requests, per, 1),
             alone: TokenBucket::default(),
-            // The workers of this proxy, until the control plane has sent the number of all
-            // holders.
-            holders: u32::from(workers.max(1)),
+            // This one, until the control plane has sent the number of all.
+            holders: 1,
             leases: [Lease::default(); MAX_LEASES],
             asked_at: None,
             is_asking: false,
@@ -101,7 +100,7 @@ impl Holder {
         }
     }
 
-    /// Whether the control plane has not answered for so long that this worker uses a limit of its
+    /// Whether the control plane has not answered for so long that this proxy uses a limit of its
     /// own.
     #[must_use]
     pub fn is_alone(&self, now: Instant) -> bool {

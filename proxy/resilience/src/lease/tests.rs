@@ -78,7 +78,7 @@ impl World {
         let per = Duration::from_secs(1);
         let proxies = self.by_proxy.len();
         let mut allocator = Allocator::new(rate, per, burst, self.start);
-        let mut holders: Vec<_> = (0..proxies).map(|_| Holder::new(rate, per, 1)).collect();
+        let mut holders: Vec<_> = (0..proxies).map(|_| Holder::new(rate, per)).collect();
         let mut owed = vec![0_u64; proxies];
         let mut now = self.start;
         while now - self.start < length {
@@ -260,7 +260,7 @@ fn a_restart_leases_nothing_beyond_the_rate() {
 #[test]
 fn a_late_answer_brings_no_tokens() {
     let now = Instant::now();
-    let mut holder = Holder::new(100, Duration::from_secs(1), 1);
+    let mut holder = Holder::new(100, Duration::from_secs(1));
     holder.check(now);
     assert!(holder.ask(now).is_some());
     let late = now + LEASE;

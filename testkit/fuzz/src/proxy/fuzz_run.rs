@@ -442,7 +442,6 @@ fn planes(case: &Case, activity: &Rc<Activity>, taps: &Taps) -> (Rc<Outbound>, R
         activity: Rc::clone(activity),
         limits,
         application: Some(application),
-        workers: 1,
         limit_table: leno_inbound::LimitTable::default(),
         max_tunnels: 64,
         own_ports: Vec::new(),

@@ -5,15 +5,20 @@
 //! ```
 
 use std::fs;
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use leno_testkit::lab::{Capture, Lab, LabOptions};
+use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
 use leno_testkit::peer::Transcript;
 use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::wait;
+use nix::sys::signal::Signal;
 
 use super::fairness::thread;
-use super::node::{GROUP, GUEST, LIMIT, MESH, echoes, gauge, has_nothing_lost, status, stream_to};
+use super::flows::metric;
+use super::node::{
+    GROUP, GUEST, LIMIT, MESH, counted, echoes, gauge, has_nothing_lost, status, stream_to,
+};
 use super::{Case, once};
 
 /// A service whose requests arrive at `web` with a path that its proxy panics for, and not that of the client.
@@ -43,6 +48,25 @@ spec:
   rules: [{to: [{paths: [{prefix: /late}]}]}]
 ";
 
+/// A limit that proxies share, in requests a second.
+const SHARED_RATE: f64 = 20.0;
+const SHARED_LIMIT: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: RateLimitPolicy
+metadata: {name: shared, namespace: lab}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: web}]
+  limits: [{requests: 20, burst: 1, scope: Global}]
+";
+
+/// One more client.
+const THIRD: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: third, namespace: lab, annotations: {leno.dev/mode: node, leno.dev/share: node}}
+spec: {serviceAccount: third, command: ['@BIN@/leno-peer', idle]}
+";
+
 const LIMITED: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: RateLimitPolicy
@@ -55,8 +79,11 @@ spec:
 pub(super) fn cases() -> Vec<Case> {
     vec![
         once!(policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients),
+        once!(a_limit_that_proxies_share_holds_for_all_guests_without_a_control_plane),
         once!(a_server_that_leaves_takes_its_guests_with_it),
         once!(a_client_whose_thread_stands_still_holds_up_its_own_requests_alone),
+        once!(a_request_that_is_cut_with_its_client_is_counted_by_the_server),
+        once!(the_accounts_have_every_request_of_a_client_that_leaves),
         once!(a_panic_of_a_guest_ends_its_request_and_is_counted_by_the_server),
     ]
 }
@@ -105,6 +132,38 @@ fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
         Ok(())
     };
     lab.explain(outcome())
+}
+
+/// Regression: each guest used the whole limit, as a proxy does that is alone.
+fn a_limit_that_proxies_share_holds_for_all_guests_without_a_control_plane(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(options(capture), &format!("{THIRD}{SHARED_LIMIT}"))?;
+    let outcome = || -> Result<()> {
+        for who in ["client", "guest", "third"] {
+            wait::until("what the client has to know of the server", LIMIT, || {
+                Ok((status_for(&lab, who, "/")? == "200").then_some(()))
+            })?;
+        }
+        lab.kill(MeshProcess::Controller, Signal::SIGSTOP)?;
+        let began = Instant::now();
+        let url = ["--url", "http://web:8080/", "--rate", "60", "--duration", "20s"];
+        let loads = ["client", "guest", "third"].map(|who| lab.load(who, &url));
+        let mut passed = 0.0;
+        for load in loads {
+            let report = load?.finish()?;
+            passed += (report.requests - report.errors) as f64;
+        }
+        let took = began.elapsed().as_secs_f64();
+        let most = SHARED_RATE * (took + 1.25) + 16.0;
+        ensure!(passed <= most, "{passed} requests passed in {took:.1} s, more than {most:.0}");
+        ensure!(passed >= SHARED_RATE * 3.0, "only {passed} requests passed in {took:.1} s");
+        ensure!(gauge(&lab, "web", "leno_guests")? == 3.0, "not on the threads of its clients");
+        Ok(())
+    };
+    let outcome = outcome();
+    lab.kill(MeshProcess::Controller, Signal::SIGCONT)?;
+    lab.explain(outcome)
 }
 
 fn a_server_that_leaves_takes_its_guests_with_it(capture: Capture) -> Result<()> {
@@ -189,6 +248,50 @@ fn a_panic_of_a_guest_ends_its_request_and_is_counted_by_the_server(
         fs::write(file("go"), "")?;
         has_nothing_lost(stream)?;
         ensure!(lab.pid_of(GROUP)? == process, "the process was started again");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// Regression: the last counts of a guest were taken before those of the requests that ended with the thread.
+fn a_request_that_is_cut_with_its_client_is_counted_by_the_server(capture: Capture) -> Result<()> {
+    let lab = start(options(capture), "")?;
+    let outcome = || -> Result<()> {
+        let of_client = [r#"direction="inbound""#, r#"client="client"#];
+        let before = counted(&lab, "web", &of_client)?;
+        let url = "http://web:8080/?delay_ms=60000";
+        let waits = lab.spawn("client", &["curl", "-sS", "-m", "60", url])?;
+        wait::until("the request", LIMIT, || {
+            Ok((gauge(&lab, "web", "leno_busy")? > 0.0).then_some(()))
+        })?;
+        lab.kill(MeshProcess::Broker("client-0"), Signal::SIGKILL)?;
+        wait::until("the count of the request", LIMIT, || {
+            Ok((counted(&lab, "web", &of_client)? == before + 1.0).then_some(()))
+        })?;
+        drop(waits);
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// Regression: the aggregator lost what both sides had counted after its last round.
+fn the_accounts_have_every_request_of_a_client_that_leaves(capture: Capture) -> Result<()> {
+    let lab = start(options(capture), "")?;
+    let outcome = || -> Result<()> {
+        let of_guest = |direction: &str| {
+            let labels = [direction, r#"client="guest"#, r#"server="web"#];
+            metric(&lab, "leno_ebpf_requests_total", &labels)
+        };
+        let load =
+            ["--url", "http://web:8080/", "--rate", "50", "--connections", "2", "--duration", "4s"];
+        let report = lab.load("guest", &load)?.finish()?;
+        ensure!(report.errors == 0, "{report:?}");
+        lab.edit(MESH)?;
+        for direction in [r#"direction="outbound""#, r#"direction="inbound""#] {
+            wait::until("the requests in the accounts", LIMIT, || {
+                Ok((of_guest(direction)? == report.requests).then_some(()))
+            })?;
+        }
         Ok(())
     };
     lab.explain(outcome())

@@ -124,7 +124,7 @@ pub(super) fn echoes(lab: &Lab, server: &str) -> Result<()> {
 }
 
 /// The requests that the proxy of `who` has counted with these labels.
-fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
+pub(super) fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
     let metrics = lab.metrics(who)?;
     let lines = metrics.lines().filter(|line| line.starts_with("leno_requests_total{"));
     let lines = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
