@@ -33,6 +33,7 @@ mod holes;
 mod http;
 mod http2;
 mod identity;
+mod intruders;
 mod lies;
 mod life;
 mod neighbours;
@@ -165,6 +166,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 awaited::cases(),
                 one_pass::cases(),
                 guests::cases(),
+                intruders::cases(),
                 fairness::cases(),
             ]),
         ),
