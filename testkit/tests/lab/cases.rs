@@ -8,6 +8,7 @@ mod addressing;
 mod authorization;
 mod authorizers;
 mod awaited;
+mod beyond;
 mod bodies;
 mod calls;
 mod causes;
@@ -139,6 +140,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 encryption::cases(),
                 hbone::cases(),
                 waypoint::cases(),
+                beyond::cases(),
                 neighbours::cases(),
                 datagrams::cases(),
             ]),
