@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance e2e-shares conformance-shares fuzz scale parity shares images docs dist supply drill rotation spire fips ambient)
+steps=(e2e conformance e2e-shares conformance-shares fuzz scale parity shares images docs dist supply drill rotation handover spire fips ambient)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -58,6 +58,17 @@ run() { # step
           a_root_is_replaced_under_load_while_control_planes_are_killed &&
         LENO_STRANGERS_SECONDS=60 scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test abuse -- --nocapture strangers_take_no_place
       ;;
+    handover)
+      # Optimised programs, because the lines that it prints have times, which tests do not assert.
+      "${CARGO:-cargo}" build --release -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples || return
+      local code=0 lab=(scripts/apart.sh "${CARGO:-cargo}" test --release -p leno-testkit --test lab --)
+      # In the first case one client sends requests, in the second one two do.
+      LENO_NODE_SWITCHES=20 LENO_NODE_UPLOAD=1073741824 LENO_ROTATION_RATE=2000 \
+        "${lab[@]}" ebpf::node::workloads_go_from_mode_to_mode_under_load || code=1
+      LENO_NODE_CONNECTIONS=10000 LENO_ROTATION_RATE=1000 "${lab[@]}" once::node::processes_that_take_over || code=1
+      "${lab[@]}" once::node::a_killed_process_ends || code=1
+      return "$code"
+      ;;
     spire)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-testkit --bins --examples &&
         scripts/apart.sh scripts/spire-test.sh
@@ -73,15 +84,20 @@ run() { # step
   esac
 }
 
-# What the log says of how much was done: counts of tests, of fuzzing, or nothing.
+# What the log says of how much was done: counts of tests, of fuzzing, and figures of node processes, or nothing.
 told() { # log
   awk '
     /^--- PASS:/ {passed++} /^--- FAIL:/ {failed++} /^--- SKIP:/ {skipped++}
     /^test result:/ {passed += $4; failed += $6; skipped += $8}
     /^stat::number_of_executed_units:/ {inputs += $2; targets++}
+    # Cases of the lab print them, some on the line that names the case.
+    match($0, /[0-9.]+ (connections with mTLS and|connections of the process ended|switches:).*/) {
+      figures = figures "; " substr($0, RSTART)
+    }
     END {
       if (passed + failed + skipped) printf "%d passed, %d failed, %d skipped", passed, failed, skipped
       if (targets) printf "%d targets, %.1f million inputs", targets, inputs / 1e6
+      printf "%s", figures
     }' "$1"
 }
 
@@ -100,6 +116,7 @@ row() { # step: what it is
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
     drill) echo '`leno why` and 29 faults in a mesh of 20 workloads' ;;
     rotation) echo '`scripts/nightly.sh rotation`: the root replaced under 2,000 requests/s while control planes are killed; 10,000 strangers for a minute' ;;
+    handover) echo '`scripts/nightly.sh handover`: 20 switches of mode and share under 2,000 requests/s with a 1 GiB upload; processes that take over with 10,000 connections; one that is killed, after which the longest request took as long as there was no service' ;;
     spire) echo '`scripts/spire-test.sh`: certificates of SPIRE, its root replaced under load, bundles exchanged with it' ;;
     fips) echo '`scripts/fips-test.sh`: the FIPS module of aws-lc, in two proxies and the control plane' ;;
     ambient) echo '`scripts/ambient-test.sh`: HBONE with a real ztunnel, both ways' ;;

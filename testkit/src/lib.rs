@@ -36,8 +36,10 @@ pub mod proxy;
 pub mod reference;
 pub mod resolver;
 pub mod sniff;
+pub mod spinning;
 pub mod stopped;
 pub mod tools;
+mod tracer;
 pub mod tunnel;
 pub mod wait;
 

@@ -1,18 +1,10 @@
 //! Stops threads as a debugger does. This is not a stop by a signal, after which supervisors do not touch a process.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Result;
-use tempfile::TempDir;
 
-use crate::command::Running;
-use crate::wait;
-
-/// Only limits a wait; no measurement depends on it.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::tracer::Tracer;
 
 /// Stops threads with ptrace(2), creates a file, and lets them continue once another file exists.
 const STOP: &str = "
@@ -37,11 +29,7 @@ for thread in threads:
 
 /// Stopped threads. They continue when this value is dropped.
 #[derive(Debug)]
-pub struct StoppedThreads {
-    tracer: Running,
-    go: PathBuf,
-    _directory: TempDir,
-}
+pub struct StoppedThreads(Tracer);
 
 impl StoppedThreads {
     /// Stops all threads of a process.
@@ -54,17 +42,11 @@ impl StoppedThreads {
 
     /// Stops the threads with these numbers.
     pub fn of(threads: &[String]) -> Result<Self> {
-        let directory = tempfile::tempdir()?;
-        let (stopped, go) = (directory.path().join("stopped"), directory.path().join("go"));
-        let mut python = Command::new("python3");
-        let tracer = Running::start(python.args(["-c", STOP]).args([&stopped, &go]).args(threads))?;
-        wait::until("the stop of threads", LIMIT, || Ok(stopped.exists().then_some(())))?;
-        Ok(Self { tracer, go, _directory: directory })
+        Tracer::start(STOP, threads).map(Self)
     }
 
     /// Lets the threads continue, and waits until they do.
     pub fn resume(self) -> Result<()> {
-        fs::write(&self.go, "")?;
-        self.tracer.finish(LIMIT).map(drop)
+        self.0.finish()
     }
 }

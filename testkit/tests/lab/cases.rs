@@ -8,6 +8,7 @@ mod addressing;
 mod authorization;
 mod authorizers;
 mod awaited;
+mod beyond;
 mod bodies;
 mod calls;
 mod causes;
@@ -33,6 +34,7 @@ mod holes;
 mod http;
 mod http2;
 mod identity;
+mod intruders;
 mod lies;
 mod life;
 mod neighbours;
@@ -138,6 +140,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 encryption::cases(),
                 hbone::cases(),
                 waypoint::cases(),
+                beyond::cases(),
                 neighbours::cases(),
                 datagrams::cases(),
             ]),
@@ -165,6 +168,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 awaited::cases(),
                 one_pass::cases(),
                 guests::cases(),
+                intruders::cases(),
                 fairness::cases(),
             ]),
         ),

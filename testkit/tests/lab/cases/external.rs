@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// How long a change may take; the TTL of DNS answers is one second.
 const LIMIT: Duration = Duration::from_secs(90);
 /// The DNS name of the external server.
-const HOST: &str = "api.pay.example";
+pub(super) const HOST: &str = "api.pay.example";
 /// How long `openssl` may take.
 const MAKE_LIMIT: Duration = Duration::from_secs(90);
 
@@ -102,7 +102,7 @@ fn documents(authority: &str) -> Result<String> {
 }
 
 /// Makes an authority, a certificate for [`HOST`] and a server's configuration.
-fn prepare(directory: &Path) -> Result<String> {
+pub(super) fn prepare(directory: &Path) -> Result<String> {
     let openssl = |words: &[&str]| {
         let mut command = Command::new(binaries::require("openssl", "openssl")?);
         command.current_dir(directory).args(["req", "-x509", "-nodes", "-days", "1"]);

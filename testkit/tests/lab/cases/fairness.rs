@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions, MeshProcess};
+use leno_testkit::spinning::SpinningThread;
 use leno_testkit::stopped::StoppedThreads;
 use leno_testkit::{command, wait};
 
@@ -58,13 +59,17 @@ while not os.path.exists(sys.argv[1]):
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![
+    let mut cases = vec![
         once!(a_busy_workload_gets_a_process_of_its_own_and_goes_back_with_nothing_cut),
         once!(which_busy_workloads_get_a_process_of_their_own_is_an_annotation),
         once!(the_limit_of_memory_of_a_process_follows_its_members),
         once!(a_workload_whose_thread_stands_still_is_served_by_another_one_alone),
         once!(workloads_that_flood_a_shared_process_are_slowed_and_named_and_others_are_served),
-    ]
+    ];
+    if cfg!(target_arch = "x86_64") {
+        cases.push(once!(a_workload_whose_thread_spins_is_served_by_another_one_alone));
+    }
+    cases
 }
 
 fn start(options: &LabOptions, mesh: &str) -> Result<Lab> {
@@ -181,6 +186,20 @@ pub(super) fn thread(process: u32, name: &str) -> Result<String> {
 fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     capture: Capture,
 ) -> Result<()> {
+    let stop = |thread: &str| StoppedThreads::of(&[thread.to_owned()]);
+    is_served_by_another_thread_alone(capture, stop, StoppedThreads::resume)
+}
+
+/// Unlike one that stands still, it is judged by the CPU time that it uses.
+fn a_workload_whose_thread_spins_is_served_by_another_one_alone(capture: Capture) -> Result<()> {
+    is_served_by_another_thread_alone(capture, SpinningThread::of, SpinningThread::resume)
+}
+
+fn is_served_by_another_thread_alone<T>(
+    capture: Capture,
+    hold: impl FnOnce(&str) -> Result<T>,
+    release: impl FnOnce(T) -> Result<()>,
+) -> Result<()> {
     let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = start(&options, &format!("{MESH}{GUEST}"))?;
     let outcome = || -> Result<()> {
@@ -191,16 +210,16 @@ fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
         let process = lab.pid_of(GROUP)?;
         let of_guest = stream_to(&lab, "guest:9000", (&file("begun"), &file("go")))?;
         let of_client = stream(&lab, &file("begun too"), &file("go"))?;
-        let stopped = StoppedThreads::of(&[thread(process, "w:lab/guest-0")?])?;
+        let held = hold(&thread(process, "w:lab/guest-0")?)?;
         // The workload is served by another thread.
         echoes_again(&lab)?;
         ensure!(lab.log().contains("guest-0 in the proxy of group node has stalled"));
         ensure!(gauge(&lab, "guest", "leno_worker_stalls_total")? == 1.0);
         ensure!(gauge(&lab, "web", "leno_worker_stalls_total")? == 0.0);
         ensure!(status(&lab, "/")? == "200");
-        stopped.resume()?;
+        release(held)?;
         fs::write(file("go"), "")?;
-        // The streams of the thread that was stopped.
+        // The streams of the thread that was held, and of another one.
         has_nothing_lost(of_guest)?;
         has_nothing_lost(of_client)?;
         ensure!(lab.pid_of(GROUP)? == process, "the process was started again");

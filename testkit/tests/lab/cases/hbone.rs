@@ -97,7 +97,7 @@ const FAR: &str = "
 '@BIN@/leno-peer' http --listen 127.0.0.1:8080 &
 '@BIN@/leno-peer' echo --listen 127.0.0.1:9000 &
 until [ -e '@DIR@/identity/ready' ]; do sleep 0.1; done
-exec '@BIN@/examples/hbone-peer' take '@DIR@/identity' '[::]:15008' spiffe://cluster.local/ns/lab/sa/web
+exec '@BIN@/examples/hbone-peer' take '@DIR@/identity' '[::]:15008' spiffe://cluster.local/ns/lab/sa/@CLIENT@
 ";
 
 /// How long a change, or a first answer, may take.
@@ -109,15 +109,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> Result<()> {
     let program = tools::install("spiffe")?.join("spiffe");
-    let prepared = |directory: &Path| {
-        fs::copy(&program, directory.join("spiffe-peer"))?;
-        let binaries = leno_testkit::binaries::ours("leno-peer")?;
-        let binaries = binaries.parent().context("no directory of programs")?;
-        let place = directory.display().to_string();
-        let script = FAR.replace("@BIN@", &binaries.display().to_string());
-        fs::write(directory.join("far.sh"), script.replace("@DIR@", &place))?;
-        Ok(())
-    };
+    let prepared = |directory: &Path| prepare(directory, &program, "web");
     let options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&options, MESH, prepared)?;
     let outcome = || -> Result<()> {
@@ -126,6 +118,17 @@ fn peers_of_other_code_speak_hbone_with_proxies_both_ways(capture: Capture) -> R
     };
     lab.explain(outcome())?;
     lab.end()
+}
+
+/// Writes the command of servers that permit this client, and the program by which [`identity`] gets certificates.
+pub(super) fn prepare(directory: &Path, program: &Path, client: &str) -> Result<()> {
+    fs::copy(program, directory.join("spiffe-peer"))?;
+    let binaries = leno_testkit::binaries::ours("leno-peer")?;
+    let binaries = binaries.parent().context("no directory of programs")?;
+    let script = FAR.replace("@BIN@", &binaries.display().to_string());
+    let script = script.replace("@DIR@", &directory.display().to_string());
+    fs::write(directory.join("far.sh"), script.replace("@CLIENT@", client))?;
+    Ok(())
 }
 
 /// Writes the certificate that `who` gets from the Workload API to files.

@@ -138,13 +138,13 @@ fn a_waypoint_serves_for_workloads_without_a_proxy(capture: Capture) -> Result<(
 }
 
 /// The status, the cause and `x-route` of the response.
-fn answer(lab: &Lab, who: &str, url: &str) -> Result<String> {
+pub(super) fn answer(lab: &Lab, who: &str, url: &str) -> Result<String> {
     let form = "%{http_code} %header{leno-error} %header{x-route}";
     let ask = ["curl", "-sS", "-o", "/dev/null", "-m", "20", "-w", form, url];
     Ok(lab.text(who, &ask)?.trim().to_owned())
 }
 
-fn until(lab: &Lab, who: &str, url: &str, what: &str) -> Result<()> {
+pub(super) fn until(lab: &Lab, who: &str, url: &str, what: &str) -> Result<()> {
     let mut last = String::new();
     let answered = wait::until(&format!("{what} of {url} for {who}"), ANSWER_LIMIT, || {
         last = answer(lab, who, url).unwrap_or_else(|error| format!("{error:#}"));
