@@ -16,6 +16,7 @@ use leno_types::ports;
 use crate::addresses::Addresses;
 use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
+use crate::finished::FinishingProxies;
 use crate::hung::HungProxies;
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
@@ -77,20 +78,25 @@ impl Accounting {
     pub fn serve(
         &self,
         switch: &Switch,
-        (lookups, hung): (&Arc<FailedLookups>, &Arc<HungProxies>),
+        (lookups, hung, finishing): (
+            &Arc<FailedLookups>,
+            &Arc<HungProxies>,
+            &Arc<FinishingProxies>,
+        ),
     ) -> Result<()> {
         let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");
         let listener = switch.netns().within(|| TcpListener::bind(at).attempt(what))?;
         listener.set_nonblocking(true).attempt(what)?;
         let listener = tokio::net::TcpListener::from_std(listener).attempt(what)?;
-        let of_scrapes = (self.0.clone(), Arc::clone(lookups), Arc::clone(hung));
+        let of_scrapes =
+            (self.0.clone(), Arc::clone(lookups), Arc::clone(hung), Arc::clone(finishing));
         let answer = move |request, _ends| {
-            let (ledger, lookups, hung) = of_scrapes.clone();
+            let (ledger, lookups, hung, finishing) = of_scrapes.clone();
             async move {
                 let text = tokio::task::spawn_blocking(move || {
                     let flows = ledger.map(|ledger| ledger.metrics()).unwrap_or_default();
-                    flows + &lookups.metrics() + &hung.metrics()
+                    flows + &lookups.metrics() + &hung.metrics() + &finishing.metrics()
                 });
                 let text = text.await.unwrap_or_default();
                 leno_program::answer_pages(&request, || None, || text)

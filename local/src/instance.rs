@@ -43,6 +43,7 @@ use crate::admin::Admin;
 use crate::credentials;
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
+use crate::finished::FinishingProxies;
 use crate::flows::Accounting;
 use crate::guard::MeshGuard;
 use crate::hung::HungProxies;
@@ -67,9 +68,9 @@ const READY_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time for a proxy to finish its open requests after its application has ended: no application is left to
 /// answer others.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
-/// How long a proxy may finish its open streams while another one serves the instance: its own bound
-/// (`--handover-timeout-s`), and a minute.
-const HANDOVER_BOUND: Duration = Duration::from_secs(24 * 3600 + 60);
+/// A proxy has a bound of its own for finishing open streams while another one serves the instance
+/// (`--handover-timeout-s`). If it exceeds that by this much, its streams are cut.
+const HANDOVER_SLACK: Duration = Duration::from_secs(60);
 /// How long a process may take to close its listeners once another one serves. Then it is killed, because the kernel
 /// would continue to give it connections.
 const CLOSE_BOUND: Duration = Duration::from_secs(10);
@@ -97,6 +98,8 @@ pub struct MeshContext {
     pub groups: NodeProxyGroups,
     /// Counts the proxies that hang.
     pub hung: Arc<HungProxies>,
+    /// Counts the proxies that finish open streams.
+    pub finishing: Arc<FinishingProxies>,
     /// Which instances go to another process now.
     pub successions: SuccessionTurns,
     /// When a busy instance gets a node proxy of its own.
@@ -113,6 +116,13 @@ pub struct MeshContext {
     pub stages: watch::Sender<WorkloadStages>,
     /// Carries the reports of instances.
     pub changes: mpsc::Sender<(InstanceName, InstanceChange)>,
+}
+
+impl MeshContext {
+    /// How long a proxy may finish its open streams while another one serves the instance.
+    fn handover_bound(&self) -> Duration {
+        self.proxy.handover_timeout.saturating_add(HANDOVER_SLACK)
+    }
 }
 
 /// How far workloads have come, by namespace and name.

@@ -31,6 +31,7 @@ pub mod credentials;
 pub mod dns;
 pub mod environment;
 pub mod exec;
+pub mod finished;
 pub mod flows;
 pub mod forward;
 pub mod guard;

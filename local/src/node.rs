@@ -10,7 +10,8 @@ use std::rc::{Rc, Weak};
 
 use leno_handover::{Channel, KubeletProbes, MAX_MEMBERS, Member};
 use leno_supervise::{
-    Cgroup, Group as Process, JoiningMember, MemberEvent, NodeProxyHost, RunningProcess, StopStage,
+    Cgroup, DepartedMember, Group as Process, JoiningMember, MemberEvent, NodeProxyHost,
+    RunningProcess, StopStage,
 };
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
@@ -248,14 +249,14 @@ impl NodeProxyGroup {
         self.process.join(name, JoiningMember { member, broker, events, number, succeeds });
     }
 
-    /// Has the process finish the open streams of an instance; the future waits for that. Its result is the channel to
+    /// Has the process finish the open streams of an instance; the future waits for that. Its result has the channel to
     /// the instance's broker, which ends when that is dropped. `succeeded`: another group serves the instance, so the
     /// streams may take hours.
     pub fn leave(
         &self,
         instance: &InstanceName,
         (number, succeeded): (u64, bool),
-    ) -> impl Future<Output = Option<Channel>> + use<> {
+    ) -> impl Future<Output = Option<DepartedMember>> + use<> {
         self.members.borrow_mut().remove(instance);
         self.process.leave(instance, (number, succeeded))
     }

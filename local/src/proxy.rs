@@ -53,6 +53,8 @@ pub struct MeshProxySettings {
     pub gateway: Addresses,
     /// How long a response may take to begin, if no policy sets it; zero for no bound.
     pub response_wait: Duration,
+    /// How long streams may continue once another proxy serves their instance, in whole seconds.
+    pub handover_timeout: Duration,
     /// Most new connections a second of an instance in node mode, and of each of its clients; 0 for no limit.
     pub connection_rate: u32,
     /// Whether traffic between instances of one node proxy stays in its memory.
@@ -126,12 +128,14 @@ impl MeshProxySettings {
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
+        let handover_timeout = self.handover_timeout.as_secs().to_string();
         let tap_bodies = self.tap_bodies.to_string();
-        let all: [(&str, &str); 9] = [
+        let all: [(&str, &str); 10] = [
             ("LENO_TRUST_DOMAIN", &self.trust_domain),
             ("LENO_CONTROL", &control),
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
             ("LENO_RESPONSE_WAIT", &response_wait),
+            ("LENO_HANDOVER_TIMEOUT", &handover_timeout),
             ("LENO_LOG", &self.log),
             ("LENO_ACCESS_LOG", &self.access_log),
             ("LENO_METRICS_COMPAT", &self.metrics_compat),

@@ -86,6 +86,8 @@ pub struct UpOptions {
     pub env_files: Vec<PathBuf>,
     /// How long a response may take to begin if no policy sets a bound; zero for no bound.
     pub response_wait: Duration,
+    /// How long streams may continue once another proxy serves their instance, in whole seconds.
+    pub handover_timeout: Duration,
     /// Whether documents with errors that `leno analyze` finds are refused.
     pub refuse_errors: bool,
     /// How lines are shown.

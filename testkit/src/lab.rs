@@ -99,6 +99,8 @@ pub struct LabOptions {
     pub spiffe_endpoint_socket: Option<String>,
     /// Another trust domain and its bundle, `leno up --federate`.
     pub federate: Option<String>,
+    /// How long streams may continue once another proxy serves their instance; `None` for the default of `leno up`.
+    pub handover_timeout: Option<&'static str>,
     /// Which addresses of the network may get metrics, `leno up --scrape-from`.
     pub scrape_from: Option<&'static str>,
 }
@@ -124,6 +126,7 @@ impl LabOptions {
             access_log: None,
             spiffe_endpoint_socket: None,
             federate: None,
+            handover_timeout: None,
             scrape_from: None,
         }
     }
@@ -518,6 +521,9 @@ fn up_command(leno: &Path, name: &str, options: &LabOptions, file: &Path) -> Com
     }
     if let Some(federation) = &options.federate {
         command.args(["--federate", federation]);
+    }
+    if let Some(timeout) = options.handover_timeout {
+        command.args(["--handover-timeout", timeout]);
     }
     if let Some(scrapers) = options.scrape_from {
         command.args(["--scrape-from", scrapers]);

@@ -31,8 +31,8 @@ use leno_handover::{
     AsyncChannel, Channel, MAX_MEMBERS, Member, PlacedPod, Placement, PlacementReport,
 };
 use leno_supervise::{
-    Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials, Promotion,
-    PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether,
+    DepartedMember, Error, Group, JoiningMember, MemberEvent, NodeProxyHost, ProcessCredentials,
+    Promotion, PromotionRules, RunningProcess, StopStage, SuccessionTurns, Tether,
 };
 use leno_types::InstanceName;
 use leno_types::ports::PROXY_UID;
@@ -565,9 +565,12 @@ fn leave(
         let ended = {
             let mut left = pin!(left);
             tokio::select! {
-                _ = &mut left => true,
+                left = &mut left => has_ended(left.as_ref()),
                 () = tokio::time::sleep(bound) => false,
-                () = hurry.notified() => tokio::time::timeout(LEAVE_BOUND, left).await.is_ok(),
+                () = hurry.notified() => {
+                    let left = tokio::time::timeout(LEAVE_BOUND, left).await;
+                    left.is_ok_and(|left| has_ended(left.as_ref()))
+                }
             }
         };
         if !ended {
@@ -580,6 +583,11 @@ fn leave(
         served.borrow_mut().leaving.remove(&number);
         changed.notify_waiters();
     });
+}
+
+/// Whether all streams of a member have ended. One that was no member had none.
+fn has_ended(left: Option<&DepartedMember>) -> bool {
+    left.is_none_or(|member| !member.cut)
 }
 
 /// Ends the process of a group without members. If another task still waits for a leaving member, that task ends it.

@@ -87,6 +87,10 @@ pub enum MemberState {
     Serving,
     /// The process no longer serves the workload: it was ordered to leave, or its broker has ended.
     Released,
+    /// The process was ordered to leave and has cut open streams of the workload, which did not end within the bound.
+    /// Sent before [`Self::Released`], and before a proxy of a single workload ends. A supervisor of an earlier version
+    /// ignores it.
+    Cut,
     /// The process was ordered to leave because another process serves the workload, and has closed its own listeners.
     /// It still finishes its open streams. Only a proxy of a single workload reports this; other proxies have the
     /// listeners of brokers.

@@ -110,6 +110,15 @@ impl fmt::Display for Loss {
     }
 }
 
+/// A member that has left a group.
+#[derive(Debug)]
+pub struct DepartedMember {
+    /// The channel to its broker, which ends when no handle of the channel is left.
+    pub broker: Channel,
+    /// Open streams of it were cut: they did not end within the bound of the process, or the process has ended.
+    pub cut: bool,
+}
+
 /// A member that joins a group.
 #[derive(Debug)]
 pub struct JoiningMember {
@@ -171,8 +180,21 @@ struct LeavingMember {
     succeeded: bool,
     /// Whether the process has got the order to leave; if not, the order is repeated.
     is_told: bool,
+    /// The process has cut its open streams.
+    cut: bool,
     /// Informs the caller that waits for the end; it is closed if that caller stops waiting.
-    answer: oneshot::Sender<JoiningMember>,
+    answer: oneshot::Sender<DepartedMember>,
+}
+
+impl LeavingMember {
+    /// Its process has ended, and its open streams with that.
+    fn has_lost_process(self) {
+        Self { cut: true, ..self }.has_left();
+    }
+
+    fn has_left(self) {
+        has_left(self.joining, self.cut, self.answer);
+    }
 }
 
 /// An order to the task of a group.
@@ -193,7 +215,7 @@ enum MemberOrder {
         /// [`JoiningMember::number`]; a member of the same name that has joined since stays.
         number: u64,
         succeeded: bool,
-        answer: oneshot::Sender<JoiningMember>,
+        answer: oneshot::Sender<DepartedMember>,
     },
 }
 
@@ -226,8 +248,8 @@ impl Group {
         let _ended = self.orders.send(MemberOrder::Join(name.clone(), joining));
     }
 
-    /// Has the process finish the open streams of the workload that joined with this number, and returns the channel to
-    /// its broker when they have ended. That may take hours if another process serves the workload (`succeeded`). The
+    /// Has the process finish the open streams of the workload that joined with this number, and returns when they have
+    /// ended; `None` if it was no member. That may take hours if another process serves the workload (`succeeded`). The
     /// order is given at once, so a later [`Self::join`] with this name is not affected. If the future is dropped
     /// early, the process is disconnected from the broker, so a process that does not obey gets no more sockets of the
     /// workload. It keeps the sockets that it has.
@@ -235,14 +257,14 @@ impl Group {
         &self,
         name: &InstanceName,
         (number, succeeded): (u64, bool),
-    ) -> impl Future<Output = Option<Channel>> + use<> {
+    ) -> impl Future<Output = Option<DepartedMember>> + use<> {
         let (answer, answered) = oneshot::channel();
         let order = MemberOrder::Leave { name: name.clone(), number, succeeded, answer };
         let _ended = self.orders.send(order);
         let revoke = RevokeOnDrop(self.orders.clone());
         async move {
             // If the sender is dropped, the workload was not a member.
-            let left = answered.await.ok().map(|joining| joining.broker);
+            let left = answered.await.ok();
             // The member has left, so this revocation has no effect.
             drop(revoke);
             left
@@ -476,14 +498,15 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         &mut self,
         member: ServedMember,
         succeeded: bool,
-        answer: oneshot::Sender<JoiningMember>,
+        answer: oneshot::Sender<DepartedMember>,
     ) {
         let ServedMember { joining, membership, .. } = member;
         let (Some(Membership { number, link, .. }), Some(_)) = (membership, &self.process) else {
-            return has_left(joining, answer);
+            return has_left(joining, false, answer);
         };
-        self.leaving
-            .insert(number, LeavingMember { joining, link, succeeded, is_told: false, answer });
+        let leaving =
+            LeavingMember { joining, link, succeeded, is_told: false, cut: false, answer };
+        self.leaving.insert(number, leaving);
         self.tell_to_leave(number);
     }
 
@@ -501,8 +524,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             }
             // The process has ended, or is ending, and all streams with it.
             _ => {
-                if let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number) {
-                    has_left(joining, answer);
+                if let Some(leaving) = self.leaving.remove(&number) {
+                    leaving.has_lost_process();
                 }
             }
         }
@@ -518,9 +541,15 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.watchdog.heard(state);
         // One that stalls may go on with what it has, but is not waited for.
         if matches!(state, MemberState::Released | MemberState::Stalled)
-            && let Some(LeavingMember { joining, answer, .. }) = self.leaving.remove(&number)
+            && let Some(leaving) = self.leaving.remove(&number)
         {
-            return has_left(joining, answer);
+            return leaving.has_left();
+        }
+        if state == MemberState::Cut
+            && let Some(leaving) = self.leaving.get_mut(&number)
+        {
+            leaving.cut = true;
+            return;
         }
         let is_of = |member: &ServedMember| member.membership.as_ref().map(|of| of.number);
         let mut members = self.members.iter_mut();
@@ -540,8 +569,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
             }
             MemberState::Released | MemberState::Stalled => MemberEvent::Lost(Loss::Released),
             // A node proxy does not report `Closed`, because it has no listeners of its own. `Alive` was handled
-            // before.
-            MemberState::Closed | MemberState::Alive => return,
+            // before, and what a member that serves has cut, the loss that follows shows.
+            MemberState::Closed | MemberState::Cut | MemberState::Alive => return,
             MemberState::Used(used) => {
                 let Some(of) = member.membership.as_mut() else { return };
                 let now = Instant::now();
@@ -607,9 +636,8 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
         self.process = None;
         let loss = self.watchdog.ended().map_or(Loss::Released, Loss::Hung);
         // Nothing is under way any more.
-        for LeavingMember { joining, answer, .. } in std::mem::take(&mut self.leaving).into_values()
-        {
-            has_left(joining, answer);
+        for leaving in std::mem::take(&mut self.leaving).into_values() {
+            leaving.has_lost_process();
         }
         for member in self.members.values_mut() {
             member.membership = None;
@@ -635,9 +663,9 @@ impl<H: NodeProxyHost> NodeProxyTask<H> {
     }
 }
 
-fn has_left(member: JoiningMember, answer: oneshot::Sender<JoiningMember>) {
+fn has_left(member: JoiningMember, cut: bool, answer: oneshot::Sender<DepartedMember>) {
     // The caller may have stopped waiting.
-    let _left = answer.send(member);
+    let _left = answer.send(DepartedMember { broker: member.broker, cut });
 }
 
 /// How long a member waits until it is served again after this many stalls: each stalled thread may use a whole CPU,

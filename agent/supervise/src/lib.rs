@@ -28,7 +28,7 @@ pub use cgroup::Cgroup;
 pub use credentials::ProcessCredentials;
 pub use descriptors::DescriptorLimit;
 pub use error::{Error, Result};
-pub use group::{Group, JoiningMember, Loss, MemberEvent, NodeProxyHost};
+pub use group::{DepartedMember, Group, JoiningMember, Loss, MemberEvent, NodeProxyHost};
 pub use heartbeat::{Hang, deaf, is_stopped};
 pub use keep_running::{Condemned, LifeEvent, RestartRules, StopStage, keep_running};
 pub use process::{RunningProcess, Tether, after, describe, status_field};

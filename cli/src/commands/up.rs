@@ -154,6 +154,11 @@ pub(crate) struct Up {
     #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = grace)]
     response_wait: Duration,
 
+    /// How long opaque streams and WebSockets may continue in the earlier proxy once another one serves their instance, up
+    /// to 90d. After that they are cut
+    #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = handover)]
+    handover_timeout: Duration,
+
     /// Lines NAME=VALUE, for the environment of every workload; repeat for several files
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
@@ -276,10 +281,9 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         federate: up.federate.clone(),
         grace: up.grace,
         env_files: up.env_files.clone(),
-        // Rounded up to whole seconds, because 0 would mean no limit.
-        response_wait: Duration::from_secs(
-            up.response_wait.as_secs() + u64::from(up.response_wait.subsec_nanos() > 0),
-        ),
+        // 0 would mean no limit.
+        response_wait: whole_seconds(up.response_wait),
+        handover_timeout: up.handover_timeout,
         refuse_errors: up.refuse_errors,
         style: LineStyle {
             colour: !no_colour && std::io::stdout().is_terminal(),
@@ -359,6 +363,17 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(lifetime.as_secs()))
 }
 
+/// Parses the time for open streams, in whole seconds as proxies take it.
+fn handover(text: &str) -> Result<Duration, String> {
+    let bounds = (Duration::from_secs(1), Duration::from_hours(90 * 24));
+    within(duration(text)?, bounds).map(whole_seconds)
+}
+
+/// Rounds up to whole seconds.
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs() + u64::from(time.subsec_nanos() > 0))
+}
+
 /// Returns an absolute path, because the control plane has another working directory.
 fn directory(text: &str) -> Result<PathBuf, String> {
     let path = std::path::Path::new(text).canonicalize().map_err(|error| error.to_string())?;
@@ -405,6 +420,8 @@ mod tests {
         assert_eq!(PromoteAfter::of("never"), Ok(PromoteAfter(None)));
         assert!(PromoteAfter::of("1m").is_ok() && PromoteAfter::of("2d").is_err());
         assert!(grace("2d").is_err());
+        assert_eq!(handover("1500ms"), Ok(Duration::from_secs(2)));
+        assert!(handover("90d").is_ok() && handover("0").is_err() && handover("91d").is_err());
         assert!(filter("warn,leno_outbound=debug").is_ok());
         assert!(filter("a=b=c").is_err());
     }

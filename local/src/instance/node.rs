@@ -28,8 +28,8 @@ use tokio::time::timeout;
 use super::failures::RepeatedFailures;
 use super::proxies::ProxyTurn;
 use super::{
-    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, MeshContext,
-    ProxySettings, proxy_label,
+    CLOSE_BOUND, DRAIN_BOUND, InstanceResources, InstanceTask, MeshContext, ProxySettings,
+    proxy_label,
 };
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
@@ -274,7 +274,7 @@ impl<'l> Membership<'l> {
         };
         let group = self.group.take();
         if let Some(group) = group {
-            self.leave(group, self.current.get(), HANDOVER_BOUND);
+            self.leave(group, self.current.get(), true);
         }
         if let Err(error) = closed {
             let label = &self.life.instance.label;
@@ -392,7 +392,7 @@ impl<'l> Membership<'l> {
             if let Some((group, number)) = next {
                 // A process that has never served the instance has no streams to finish.
                 let is_served = *self.serving.borrow() == number;
-                self.leave(group, number, if is_served { HANDOVER_BOUND } else { CLOSE_BOUND });
+                self.leave(group, number, is_served);
             }
             if let Some(is_passed_on) = ends {
                 return is_passed_on;
@@ -458,7 +458,7 @@ impl<'l> Membership<'l> {
         // Earlier events of this membership were ignored, because it was not the current one. So this one is repeated.
         let _ending = self.events.send((number, MemberEvent::Serving));
         if let Some(before) = self.group.replace(Some(group)) {
-            self.leave(before, number_before, HANDOVER_BOUND);
+            self.leave(before, number_before, true);
         }
         self.life.proxy_runs(self.turn, process).await;
     }
@@ -547,13 +547,15 @@ impl<'l> Membership<'l> {
     }
 
     /// Leaves a group, because another one serves the instance. The group finishes the instance's open streams within a
-    /// bound.
-    fn leave(&self, group: Rc<NodeProxyGroup>, number: u64, bound: Duration) {
+    /// bound. `has_served`: the instance may have open streams there.
+    fn leave(&self, group: Rc<NodeProxyGroup>, number: u64, has_served: bool) {
         let InstanceTask { mesh, instance, .. } = self.life;
         let (mesh, instance, tokens) =
             (mesh.clone(), instance.clone(), Rc::clone(&self.place.tokens));
         let (name, mut stop) = (instance.name.clone(), self.life.stop.clone());
         let left = group.leave(&name, (number, true));
+        let bound = if has_served { mesh.handover_bound() } else { CLOSE_BOUND };
+        let counted = has_served.then(|| mesh.finishing.begin());
         let finishing = Rc::clone(&self.place.finishing);
         let finish = async move {
             // When the instance ends, its streams have to end within the same bound as in its current group.
@@ -566,7 +568,16 @@ impl<'l> Membership<'l> {
                 }
             };
             tokio::select! {
-                _ = left => {}
+                left = left => {
+                    if left.is_none_or(|member| !member.cut) {
+                        if let Some(counted) = counted {
+                            counted.has_ended();
+                        }
+                    } else {
+                        let label = &instance.label;
+                        mesh.output.say(&format!("an earlier node proxy of {label} has cut its open streams"));
+                    }
+                }
                 () = instance_ends => {}
                 () = finishing.is_first_of_too_many(number) => mesh.output.say(&format!(
                     "more than {MAX_FINISHING} proxies finish what they have for {}: the oldest of them is ended, and its streams are cut",

@@ -2,7 +2,7 @@
 //! the present one.
 //!
 //! ```text
-//! process        ─► serves ──────────► leaves ─► closes its listeners, finishes what it has (24 h at most) ─► ends
+//! process        ─► serves ──────────► leaves ─► closes its listeners, finishes what it has ─► ends
 //! the next one        ─► waits for its certificate ─► serves ─► ...
 //! ```
 //! The next process listens on the same ports once it can serve. Then the one before closes its listeners, and the
@@ -25,14 +25,14 @@ use leno_supervise::{
 };
 use leno_types::MAX_FINISHING;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::node::grant;
 use super::proxies::ProxyTurn;
-use super::{
-    CLOSE_BOUND, DRAIN_BOUND, HANDOVER_BOUND, InstanceResources, InstanceTask, proxy_label,
-};
+use super::{CLOSE_BOUND, DRAIN_BOUND, InstanceResources, InstanceTask, proxy_label};
 use crate::error::{Attempt, Result};
+use crate::finished::FinishingProxy;
 use crate::isolation::Isolation;
 use crate::process::Event;
 use crate::program::Program;
@@ -77,6 +77,14 @@ enum SidecarStage {
     Leaves,
     /// It has closed its listeners.
     Closed,
+}
+
+/// What became of the streams that a process finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum OpenStreams {
+    #[default]
+    Ended,
+    Cut,
 }
 
 /// The processes of an instance's proxy.
@@ -315,11 +323,16 @@ impl<'l> Sidecar<'l> {
             condemned: watchdog.borrow().condemned(),
             ..RestartRules::always(backoff, DRAIN_BOUND)
         };
+        let (finishing, streams) =
+            (RefCell::<Option<FinishingProxy>>::default(), Rc::<Cell<OpenStreams>>::default());
+        let heard = RefCell::<Option<JoinHandle<()>>>::default();
         Box::pin(async move {
             let start = || {
                 let (running, near) = self.start(number, succeeds.get())?;
                 *orders.borrow_mut() = Some(Rc::clone(&near));
-                self.hear((number, Rc::clone(&watchdog)), near, stage.clone());
+                let progress = (stage.clone(), Rc::clone(&streams));
+                *heard.borrow_mut() =
+                    Some(self.hear((number, Rc::clone(&watchdog)), near, progress));
                 Ok(running)
             };
             let mut run = self.place.processes.run(&self.place.proxy);
@@ -332,6 +345,9 @@ impl<'l> Sidecar<'l> {
                         watchdog.borrow_mut().ended();
                     }
                 }
+                if matches!(&event, Event::Over(status) if !status.success()) {
+                    streams.set(OpenStreams::Cut);
+                }
                 if !matches!(event, Event::Started(_) | Event::Stopping) {
                     orders.borrow_mut().take();
                 }
@@ -339,12 +355,26 @@ impl<'l> Sidecar<'l> {
                 drop(self.events.send((number, SidecarEvent::Life(event))));
             };
             tokio::select! {
-                _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {}
+                _ = keep_running(start, rules, (self.life.stop.clone(), StopStage::All), report) => {
+                    orders.borrow_mut().take();
+                    // Its last report may be unread. The channel is closed, because the process has ended.
+                    if let Some(heard) = heard.take() {
+                        // The runtime prints a panic.
+                        let _ended = heard.await;
+                    }
+                }
                 // Dropping the other future kills the process.
-                () = self.overdue(number, &orders, stage.subscribe()) => {}
+                () = self.overdue(number, (&orders, &finishing), stage.subscribe()) => {
+                    streams.set(OpenStreams::Cut);
+                }
                 () = self.watch(number, &watchdog, &retired) => {}
             }
             orders.borrow_mut().take();
+            if let Some(finishing) = finishing.take()
+                && streams.get() == OpenStreams::Ended
+            {
+                finishing.has_ended();
+            }
             self.forget(number);
         })
     }
@@ -372,11 +402,12 @@ impl<'l> Sidecar<'l> {
     async fn overdue(
         &self,
         number: u64,
-        orders: &RefCell<Option<Rc<AsyncChannel>>>,
+        (orders, finishing): (&RefCell<Option<Rc<AsyncChannel>>>, &RefCell<Option<FinishingProxy>>),
         mut stage: watch::Receiver<SidecarStage>,
     ) {
         // The sender lives as long as the process.
         drop(stage.wait_for(|stage| *stage >= SidecarStage::Leaves).await);
+        finishing.replace(Some(self.life.mesh.finishing.begin()));
         let closes = async { drop(stage.wait_for(|stage| *stage >= SidecarStage::Closed).await) };
         let why = match timeout(CLOSE_BOUND, closes).await {
             Err(_elapsed) => "does not close its listeners".to_owned(),
@@ -384,7 +415,7 @@ impl<'l> Sidecar<'l> {
                 () = self.place.finishing.is_first_of_too_many(number) => {
                     format!("is the oldest of more than {MAX_FINISHING} that finish their open streams")
                 }
-                () = tokio::time::sleep(HANDOVER_BOUND) => {
+                () = tokio::time::sleep(self.life.mesh.handover_bound()) => {
                     "has reached the time limit for finishing open streams".to_owned()
                 }
             },
@@ -422,8 +453,8 @@ impl<'l> Sidecar<'l> {
         &self,
         (number, watchdog): (u64, Rc<RefCell<Watchdog>>),
         reports: Rc<AsyncChannel>,
-        stage: watch::Sender<SidecarStage>,
-    ) {
+        (stage, streams): (watch::Sender<SidecarStage>, Rc<Cell<OpenStreams>>),
+    ) -> JoinHandle<()> {
         let events = self.events.clone();
         let (output, label) = (self.life.mesh.output.clone(), self.life.instance.label.clone());
         tokio::task::spawn_local(async move {
@@ -441,6 +472,14 @@ impl<'l> Sidecar<'l> {
                     Ok(Some((MemberReport { state: MemberState::Closed, .. }, _))) => {
                         stage.send_replace(SidecarStage::Closed);
                     }
+                    Ok(Some((MemberReport { state: MemberState::Cut, .. }, _))) => {
+                        streams.set(OpenStreams::Cut);
+                        if *stage.borrow() >= SidecarStage::Leaves {
+                            output.say(&format!(
+                                "an earlier proxy process of {label} has reached the time limit for finishing open streams: they are cut"
+                            ));
+                        }
+                    }
                     Ok(Some(_)) => {}
                     Ok(None) => return,
                     // A proxy of a later version may send other reports.
@@ -451,7 +490,7 @@ impl<'l> Sidecar<'l> {
                     }
                 }
             }
-        });
+        })
     }
 
     /// Creates the folder from which a process reads its token.

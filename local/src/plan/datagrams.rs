@@ -2,14 +2,15 @@
 
 use leno_capture::{Backend, CaptureChoice};
 use leno_resources::{CAPTURE_ANNOTATION, Located, Object, UDP_ANNOTATION, Workload};
-use leno_types::{Datagrams, Protocol};
+use leno_types::{Datagrams, Protocol, UDP_APP_PROTOCOL};
 
 use super::Draft;
+use super::services::{is_alias, matches};
 use super::settings::WorkloadSettings;
 
 impl Draft<'_> {
-    /// The setting in the documents. For a workload that declares a port of datagrams, all datagrams but DNS are
-    /// carried.
+    /// The setting in the documents. For a workload with a port of datagrams, which it or a Service that selects it
+    /// declares, all datagrams but DNS are carried.
     pub(super) fn datagrams(
         &mut self,
         located: &Located<Object>,
@@ -37,6 +38,7 @@ impl Draft<'_> {
             }
             (Some(said), _) => said,
             (None, Some(_)) => Datagrams::Enabled,
+            (None, None) if self.is_served_by_udp(workload) => Datagrams::Enabled,
             (None, None) => Datagrams::Off,
         };
         if let CaptureChoice::Only(backend) = settings.capture
@@ -50,5 +52,26 @@ impl Draft<'_> {
             self.problem(located, "metadata", reason);
         }
         datagrams
+    }
+
+    /// Whether a Service that selects the workload declares a port of datagrams.
+    fn is_served_by_udp(&self, workload: &Workload) -> bool {
+        let services = self.documents.objects.iter().filter_map(|located| match &located.value {
+            Object::Service(service) => Some((located.value.key(), service.spec.as_ref()?)),
+            _ => None,
+        });
+        let mut selecting = services.filter(|(key, spec)| {
+            let selector = spec.selector.as_ref();
+            key.namespace == workload.metadata.namespace
+                && !is_alias(spec)
+                && selector.is_some_and(|selector| matches(selector, &workload.metadata.labels))
+        });
+        selecting.any(|(_, spec)| {
+            let mut ports = spec.ports.iter().flatten();
+            ports.any(|port| {
+                port.protocol.as_deref() == Some("UDP")
+                    && port.app_protocol.as_deref() == Some(UDP_APP_PROTOCOL)
+            })
+        })
     }
 }

@@ -317,12 +317,15 @@ fn endpoints(workload: &Workload, ports: &[ServicePort]) -> Vec<PlannedEndpoint>
 }
 
 /// Whether a service is an alias of a name outside of the mesh or of another service.
-fn is_alias(spec: &ServiceSpec) -> bool {
+pub(super) fn is_alias(spec: &ServiceSpec) -> bool {
     spec.type_.as_deref() == Some("ExternalName")
 }
 
 /// An empty selector selects nothing: the documents have the service's endpoints.
-fn matches(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn matches(
+    selector: &BTreeMap<String, String>,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 

@@ -296,6 +296,31 @@ fn datagrams_are_carried_where_a_port_or_an_annotation_asks() {
 }
 
 #[test]
+fn datagrams_are_carried_where_a_service_has_a_port_of_them() {
+    use leno_types::Datagrams::{Enabled, Off};
+    let of = |annotations: &str, service: &str| {
+        let text = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: game, namespace: shop, labels: {{app: \
+             game}}, annotations: {{{annotations}}}}}\nspec: {{command: [run]}}\n---\napiVersion: v1\nkind: Service\n\
+             metadata: {{name: front, {service}\n"
+        );
+        plan(&text).instances[&instance("shop/game-0")].launch.datagrams
+    };
+    let udp = "ports: [{port: 70, protocol: UDP, appProtocol: leno.dev/udp}]}";
+    let selecting =
+        |app: &str| format!("namespace: shop}}\nspec: {{selector: {{app: {app}}}, {udp}");
+    assert_eq!(of("", &selecting("game")), Enabled);
+    assert_eq!(of("", &selecting("other")), Off);
+    assert_eq!(of("leno.dev/udp: 'off'", &selecting("game")), Off, "the annotation wins");
+    let tcp = selecting("game").replace(", protocol: UDP, appProtocol: leno.dev/udp", "");
+    assert_eq!(of("", &tcp), Off);
+    let elsewhere = selecting("game").replace("namespace: shop", "namespace: other");
+    assert_eq!(of("", &elsewhere), Off);
+    let unselecting = format!("namespace: shop}}\nspec: {{clusterIP: None, {udp}");
+    assert_eq!(of("", &unselecting), Off);
+}
+
+#[test]
 fn who_shares_a_node_proxy_is_said_on_workload_or_namespace() {
     let group = |of_namespace: &str, of_workload: &str| {
         let text = format!(

@@ -17,6 +17,7 @@ use crate::addresses::Subnet;
 use crate::dns::{self, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};
+use crate::finished::FinishingProxies;
 use crate::flows::Accounting;
 use crate::guard::MeshGuard;
 use crate::hung::HungProxies;
@@ -44,6 +45,7 @@ pub(super) struct MeshFoundation {
     /// The zone that DNS answers from. DNS ends when this is dropped.
     zone: watch::Sender<Arc<Zone>>,
     hung: Arc<HungProxies>,
+    finishing: Arc<FinishingProxies>,
     environment: Environment,
     /// Notes for the operator, one per line.
     pub(super) notes: Vec<String>,
@@ -79,8 +81,8 @@ pub(super) async fn lay(
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
     };
-    let (lookups, hung) = (Arc::default(), Arc::default());
-    flows.serve(&switch, (&lookups, &hung))?;
+    let (lookups, hung, finishing) = (Arc::default(), Arc::default(), Arc::default());
+    flows.serve(&switch, (&lookups, &hung, &finishing))?;
     flows.name_control_plane(&switch.subnet().gateway()).await;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
@@ -113,12 +115,24 @@ pub(super) async fn lay(
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
+        handover_timeout: options.handover_timeout,
         connection_rate: options.connection_rate,
         one_pass: options.one_pass,
     };
     let environment = Environment::of_shell(&options.env_files)?
         .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());
-    Ok(MeshFoundation { guard, hierarchy, switch, flows, proxy, zone, hung, environment, notes })
+    Ok(MeshFoundation {
+        guard,
+        hierarchy,
+        switch,
+        flows,
+        proxy,
+        zone,
+        hung,
+        finishing,
+        environment,
+        notes,
+    })
 }
 
 impl MeshFoundation {
@@ -141,6 +155,7 @@ impl MeshFoundation {
             proxy: self.proxy,
             groups: NodeProxyGroups::default(),
             hung: self.hung,
+            finishing: self.finishing,
             successions: SuccessionTurns::default(),
             promotion: options.promotion,
             grace: options.grace,

@@ -234,6 +234,13 @@ impl Reports {
         });
     }
 
+    /// Reports that open streams of the workload are cut. The tasks of the workload end after this, so it waits.
+    pub(crate) async fn has_cut(&self) {
+        let report = MemberReport { number: self.number, state: MemberState::Cut };
+        // The receiver ends with the process.
+        let _ending = self.common.events.send(report).await;
+    }
+
     /// Reports that the worker has stalled, and counts it.
     pub(crate) fn has_stalled(&self, worker: &Arc<Pulse>) {
         let stalled = (self.name.clone(), worker.stalled());
@@ -389,7 +396,11 @@ async fn tell(
     (orders, common): (&AsyncChannel, &Common),
 ) -> anyhow::Result<()> {
     match event.state {
-        MemberState::Serving | MemberState::Closed | MemberState::Used(_) | MemberState::Alive => {}
+        MemberState::Serving
+        | MemberState::Closed
+        | MemberState::Cut
+        | MemberState::Used(_)
+        | MemberState::Alive => {}
         MemberState::Released => drop(members.remove(&event.number)),
         MemberState::Stalled => {
             if let Some(member) = members.get_mut(&event.number) {

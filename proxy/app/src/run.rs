@@ -180,8 +180,20 @@ pub(crate) async fn serve(
     if matches!(departure, Departure::Succeeded | Departure::PassedOn) {
         drop(admin);
     }
-    drain(&setup, &state, &mut ends, departure).await;
+    if drain(&setup, &state, &mut ends, departure).await == OpenStreams::Cut {
+        if let Some(reports) = &setup.reports {
+            reports.has_cut().await;
+        }
+        report(&setup, MemberState::Cut);
+    }
     Ok(())
+}
+
+/// What became of the streams that were open when a proxy was ordered to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OpenStreams {
+    Ended,
+    Cut,
 }
 
 /// Returns when the worker of a workload that shares its process stalls, and reports it. The workload then joins the
@@ -307,7 +319,12 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 /// not know yet that the proxy is ending are served. Then the listeners close, so that the last clients have time as
 /// well. If a broker keeps the listeners, no connection is accepted: new ones belong to the next process. If that
 /// serves already, open streams have a time limit of their own.
-async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: Departure) {
+async fn drain(
+    setup: &Setup,
+    state: &State,
+    ends: &mut EndOrders,
+    departure: Departure,
+) -> OpenStreams {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
     let done = async {
@@ -337,11 +354,14 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
         let busy = until_idle(state, Duration::ZERO, (began, bound), departure).await;
         if busy > 0 {
             tracing::warn!(busy, "drained for as long as allowed: cutting the rest");
+            return OpenStreams::Cut;
         }
+        OpenStreams::Ended
     };
     tokio::select! {
-        () = done => {}
-        () = ends.again() => {}
+        streams = done => streams,
+        // This order ends what is in progress.
+        () = ends.again() => OpenStreams::Cut,
     }
 }
 

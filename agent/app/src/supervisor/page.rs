@@ -156,7 +156,7 @@ fn put_counts(text: &mut String, served: &ServedPodTable) {
         ),
         (
             "pods_cut_total",
-            "Pods whose open streams were cut because they did not end within their bound.",
+            "Pods whose open streams were cut because they did not end within their bound, or their process ended.",
             served.counts.cut.get(),
         ),
     ] {

@@ -84,7 +84,7 @@ fn name() -> InstanceName {
     InstanceName::new("shop", "web-0").unwrap()
 }
 
-fn leave((number, succeeded): (u64, bool)) -> (MemberOrder, oneshot::Receiver<JoiningMember>) {
+fn leave((number, succeeded): (u64, bool)) -> (MemberOrder, oneshot::Receiver<DepartedMember>) {
     let (answer, answered) = oneshot::channel();
     (MemberOrder::Leave { name: name(), number, succeeded, answer }, answered)
 }
@@ -103,7 +103,7 @@ async fn a_member_that_joins_after_one_of_its_name_has_left_stays() {
         group.join(&name, first);
         let left = group.leave(&name, (1, false));
         group.join(&name, second);
-        let broker = left.await.unwrap();
+        let broker = left.await.unwrap().broker;
         broker.send(&ServeOrder::default(), &[]).unwrap();
         assert!(first_far.receive::<ServeOrder>().unwrap().is_some(), "the first one has left");
         // An order that is given after both is obeyed after them.
@@ -342,6 +342,34 @@ async fn a_member_that_stalls_while_it_leaves_is_not_waited_for() {
         task.obey(left);
         task.heard(report(number, MemberState::Stalled));
         waited_for.await.unwrap();
+    };
+    LocalSet::new().run_until(of_group).await;
+}
+
+/// A process reports that it cuts streams before it releases their workload; if it ends, it cuts them without a report.
+#[tokio::test]
+async fn a_member_whose_streams_were_cut_is_told_apart_from_one_whose_streams_ended() {
+    let of_group = async {
+        for (reports, cut) in [
+            (&[Some(MemberState::Released)][..], false),
+            (&[Some(MemberState::Cut), Some(MemberState::Released)], true),
+            (&[None], true),
+        ] {
+            let (mut task, process) = task();
+            let (member, _far, _happened) = joining(1);
+            join(&mut task, member).await;
+            let ProcessOrder::Join { number, .. } = ordered(&process).await else { panic!() };
+            let (left, mut waited_for) = leave((1, true));
+            task.obey(left);
+            for state in reports {
+                assert!(waited_for.try_recv().is_err(), "it is waited for");
+                match state {
+                    Some(state) => task.heard(report(number, *state)),
+                    None => task.has_ended(&LifeEvent::Stopped),
+                }
+            }
+            assert_eq!(waited_for.await.unwrap().cut, cut, "{reports:?}");
+        }
     };
     LocalSet::new().run_until(of_group).await;
 }

@@ -23,6 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
         once!(datagrams_go_on_while_workloads_change_their_mode),
         once!(datagrams_go_on_while_a_neighbour_floods_their_port),
         once!(datagrams_are_carried_only_for_workloads_with_the_annotation),
+        once!(datagrams_are_carried_for_servers_whose_port_alone_declares_it_in_every_mode_of_mtls),
         once!(datagrams_of_dns_are_carried_where_a_workload_asks),
     ]
 }
@@ -495,6 +496,53 @@ fn has_nothing(lab: &Lab) -> Result<()> {
     ensure!(said.came == 0, "strict served datagrams in plaintext");
     let plain = lab.status()?.address("plain-0", false)?.to_string();
     until(lab, "other", (&plain, 7001), true)
+}
+
+/// A port of a Workload, and one of a Service.
+fn datagrams_are_carried_for_servers_whose_port_alone_declares_it_in_every_mode_of_mtls(
+    capture: Capture,
+) -> Result<()> {
+    // Selected by the Service `chosen`; it declares no port itself.
+    const CHOSEN: &str = r#"---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: chosen, namespace: lab, labels: {app: chosen}}
+spec:
+  serviceAccount: chosen
+  command: [python3, -c, 'import socket; s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(("::", 7000)); exec("while 1:\n d, a = s.recvfrom(2048); s.sendto(a[0].encode() if d == b\"who\" else d, a)")']
+---
+apiVersion: v1
+kind: Service
+metadata: {name: chosen, namespace: lab}
+spec: {selector: {app: chosen}, ports: [{port: 70, targetPort: 7000, protocol: UDP, appProtocol: leno.dev/udp}]}
+"#;
+    let documents =
+        MESH.replace("{name: lab, annotations: {leno.dev/udp: enabled}}", "{name: lab}").replace(
+            "{name: client, namespace: lab}",
+            "{name: client, namespace: lab, annotations: {leno.dev/udp: enabled}}",
+        );
+    for mtls in ["strict", "permissive"] {
+        let options = LabOptions { mtls: Some(mtls), ..LabOptions::new(capture) };
+        let lab = Lab::start(&options, &format!("{documents}{CHOSEN}"), |_| Ok(()))?;
+        lab.explain(serves_the_mesh_alone(&lab).context(mtls))?;
+        lab.end()?;
+    }
+    Ok(())
+}
+
+fn serves_the_mesh_alone(lab: &Lab) -> Result<()> {
+    for (service, port, instance) in [("front", 70, "echo-0"), ("chosen", 70, "chosen-0")] {
+        until(lab, "client", (service, port), true)?;
+        let said = send(lab, "client", ("4", "connect"), (service, port), (1, "who"))?;
+        ensure!(said.last.ends_with("192.0.0.8"), "not from the proxy of {service}: {}", said.last);
+        let own = lab.status()?.address(instance, false)?.to_string();
+        // One has a proxy that carries no datagrams of it, the other has none.
+        for who in ["other", "plain"] {
+            let said = send(lab, who, ("4", "unconnected"), (&own, 7000), (2, "plain"))?;
+            ensure!(said.came == 0, "{service} served {who} in plaintext");
+        }
+    }
+    Ok(())
 }
 
 fn datagrams_of_dns_are_carried_where_a_workload_asks(capture: Capture) -> Result<()> {

@@ -10,6 +10,8 @@
 //! `LENO_NODE_SWITCHES` sets how often workloads move to another process (4), and `LENO_NODE_UPLOAD` the size of the
 //! upload meanwhile (16 MiB). `LENO_ROTATION_RATE` is the rate of requests, as in `identity`.
 
+mod timeout;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,6 +25,7 @@ use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
+use self::timeout::streams_that_outlast_the_handover_timeout_are_cut_and_counted_and_others_end_whole;
 use super::identity::reports_under_load;
 use super::node::{LIMIT, MESH, echoes, status};
 use super::{Case, alone, once};
@@ -199,6 +202,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         once!(processes_that_take_over_cut_no_connection_and_fail_no_request),
         alone!(an_update_of_all_proxies_cuts_no_connection_and_fails_no_request),
+        once!(streams_that_outlast_the_handover_timeout_are_cut_and_counted_and_others_end_whole),
         once!(a_killed_process_ends_the_connections_of_its_members_alone),
         alone!(workloads_go_from_mode_to_mode_under_load_and_nothing_is_lost_or_cut),
         alone!(no_connection_waits_for_a_proxy_before_that_stands_still),
