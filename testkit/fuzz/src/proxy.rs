@@ -5,6 +5,7 @@
 //! clients ──► Outbound ──► application          the planes of the product, on sockets of
 //! clients ──► Inbound ──► application           `scripted`, in one thread
 //! clients ──► Outbound ──► Inbound ──► application            in plaintext, or with mTLS between them
+//! clients ──► Outbound ══► Inbound ──► application            as workloads of one process, the server's a guest
 //! ```
 //!
 //! An input is a [`Case`]: a configuration, requests with their responses, and an order in which clients
@@ -16,8 +17,9 @@
 //! - applications receive HTTP that has one meaning;
 //! - every request is answered, or its connection ends;
 //! - a request reaches an application once, unless policy allows more;
-//! - once all clients and applications have left, no task, no charged byte and no exchange in progress is
-//!   left.
+//! - each plane connects from the network namespace of its own workload;
+//! - once all clients and applications have left, no task, no charged byte, no connection's place and no exchange in
+//!   progress is left.
 //!
 //! Read first: [`Case`], then `fuzz_run`.
 
@@ -33,6 +35,8 @@ mod fuzz_run;
 mod identity;
 mod input;
 mod letters;
+mod network;
+mod planes;
 mod streams;
 
 #[cfg(test)]

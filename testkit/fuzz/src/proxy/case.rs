@@ -220,6 +220,10 @@ pub enum Step {
     CloseIdle,
     /// Both planes start draining.
     Drain,
+    /// The network ends all connections between the planes.
+    Cut,
+    /// The workload of a guest leaves the process: all tasks of the guest end at once. Later connections find a new one.
+    EndGuest,
 }
 
 impl Case {
@@ -335,9 +339,9 @@ fn mutation(input: &mut Input<'_>) -> Mutation {
 }
 
 fn step(input: &mut Input<'_>, connections: usize) -> Step {
-    let kind = input.below(16);
+    let kind = input.byte();
     let nth = input.below(connections);
-    match kind {
+    match kind % 16 {
         0..=5 => Step::Send(nth, input.of(&[usize::MAX, 1, 10, 24, 33, 60, 100, 1000, 16_384])),
         6..=9 => Step::Wait(input.of(&[1, 6, 25, 100, 250, 1000, 2500, 10_000, 31_000, 61_000])),
         10 => Step::Close(nth),
@@ -345,6 +349,8 @@ fn step(input: &mut Input<'_>, connections: usize) -> Step {
         12 => Step::Listen(nth),
         13 => Step::DeafenApplication,
         14 => input.of(&[Step::ListenApplication, Step::CloseIdle]),
-        _ => Step::Drain,
+        _ if kind < 128 => Step::Drain,
+        _ if kind < 192 => Step::Cut,
+        _ => Step::EndGuest,
     }
 }

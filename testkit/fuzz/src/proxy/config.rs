@@ -43,6 +43,9 @@ pub enum Planes {
     Both,
     /// The same with mTLS between the planes.
     Mesh,
+    /// The same with both planes in one process: after the handshake, bytes go through its memory. The inbound plane is
+    /// a guest on the thread of the outbound one.
+    Guest,
 }
 
 impl Planes {
@@ -52,13 +55,19 @@ impl Planes {
             0 => Self::Outbound,
             1 => Self::Inbound,
             _ if byte < 128 => Self::Both,
-            _ => Self::Mesh,
+            _ if byte < 192 => Self::Mesh,
+            _ => Self::Guest,
         }
     }
 
     /// Whether requests pass through both planes.
     pub(crate) fn are_both(self) -> bool {
-        matches!(self, Self::Both | Self::Mesh)
+        matches!(self, Self::Both | Self::Mesh | Self::Guest)
+    }
+
+    /// Whether there is mTLS between the planes.
+    pub(crate) fn are_meshed(self) -> bool {
+        matches!(self, Self::Mesh | Self::Guest)
     }
 }
 
@@ -145,7 +154,7 @@ impl Config {
                 protocol: self.protocol,
                 endpoints: (0..self.endpoints)
                     .map(|nth| Endpoint {
-                        identity: (is_called && self.planes == Planes::Mesh).then(identity),
+                        identity: (is_called && self.planes.are_meshed()).then(identity),
                         ..endpoint(number, nth)
                     })
                     .collect(),

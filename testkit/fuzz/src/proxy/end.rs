@@ -57,11 +57,6 @@ fn stream(socket: UnixStream) -> TcpStream {
 }
 
 impl ScriptedEnd {
-    /// This end, unused, in the form that the planes take.
-    pub(crate) fn into_stream(mut self) -> TcpStream {
-        stream(self.socket.take().expect("it was never closed"))
-    }
-
     /// Queues bytes, which are sent when there is room.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         if self.socket.is_some() {

@@ -1,37 +1,30 @@
 //! One run: the planes, their sockets, and the order of events.
 
-use std::cell::RefCell;
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_discovery::Directory;
 use leno_inbound::Inbound;
-use leno_names::{Names, Resolvers};
-use leno_outbound::{Fixed, Outbound};
-use leno_telemetry::Registry;
+use leno_outbound::Outbound;
 use leno_telemetry::tap::{Filter, Taps};
-use leno_tls::Keyring;
-use leno_transport::{Activity, Admission, Directions, budget, scripted};
-use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Subject, Topology};
-use leno_types::{Egress, InstanceName, MtlsMode, Protocol, Removal};
+use leno_transport::{Activity, Admission, Directions, Domain, budget, scripted};
+use leno_types::Protocol;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::{spawn_local, yield_now};
+use tokio::task::{JoinHandle, spawn_local, yield_now};
 use tokio::time::advance;
 
 use super::application::{Application, RunState};
 use super::case::{AnswerExtra, Case, Ending, Step};
 use super::client::Client;
-use super::config::{self, DeadEndpoint, ENDPOINTS, PORT, Planes, SERVICES};
+use super::config::{Planes, SERVICES};
 use super::end::{ScriptedEnd, pair};
 use super::exchange::Exchanged;
 use super::frames::PREFACE;
-use super::identity;
 use super::letters::runs;
+use super::network::{Network, guest};
+use super::planes::{Dialled, Opened, dial, planes};
 
 /// Turns of the event loop without any progress after which there will be none: bytes that one side
 /// writes pass both planes in fewer turns.
@@ -42,8 +35,6 @@ const QUIET_WITH_TLS: usize = 40;
 const TURNS: usize = 50_000;
 /// The name of the tap.
 pub(super) const TAP: &str = "fuzz";
-/// The address of the inbound plane's application.
-const APPLICATION: ([u8; 4], u16) = ([203, 0, 113, 1], 9000);
 /// The address that the inbound plane listens on.
 const LISTENER: ([u8; 4], u16) = ([198, 51, 100, 1], 15_006);
 /// Times that pass after the last byte was sent, in seconds: together longer than any wait of the
@@ -54,15 +45,16 @@ const FURTHER: usize = 100;
 /// Times that pass after clients and applications have left, in seconds.
 const ALONE: [u64; 6] = [3, 10, 60, 120, 310, 3610];
 
-/// Connections from the outbound plane that the inbound one has not accepted yet.
-type Dialled = Rc<RefCell<Vec<TcpStream>>>;
-/// Connections that the planes opened, and that scripts serve.
-type Opened = Rc<RefCell<Vec<(usize, ScriptedEnd)>>>;
-
 /// One run.
 pub(crate) struct FuzzRun {
     outbound: Rc<Outbound>,
     inbound: Rc<Inbound>,
+    /// Makes an inbound plane.
+    begin_inbound: Box<dyn Fn() -> Rc<Inbound>>,
+    /// The tasks of the inbound plane, if it is a guest.
+    pub(super) guest: Option<Rc<Domain>>,
+    network: Rc<Network>,
+    pub(super) admission: Arc<Admission>,
     activity: Rc<Activity>,
     pub(super) shared: Rc<RunState>,
     case: Case,
@@ -80,8 +72,6 @@ pub(crate) struct FuzzRun {
 impl FuzzRun {
     pub(crate) fn new(case: &Case) -> Self {
         let charged = budget::charged();
-        let (to_inbound, opened) = (Dialled::default(), Opened::default());
-        dial(case, &to_inbound, &opened);
         let activity = Rc::new(Activity::default());
         let mut shared = RunState {
             is_clean: case.is_clean(),
@@ -105,12 +95,20 @@ impl FuzzRun {
             };
             taps.open(TAP, filter).expect("no other one is open");
         }
-        let (outbound, inbound) = planes(case, &activity, &taps);
+        let shared = Rc::new(shared);
+        let (to_inbound, opened) = (Dialled::default(), Opened::default());
+        let network = Rc::new(Network::default());
+        dial(case, (&to_inbound, &opened), &network, &shared);
+        let (outbound, begin_inbound) = planes(case, &activity, &taps);
         Self {
-            outbound,
-            inbound,
+            outbound: Rc::new(outbound),
+            inbound: begin_inbound(),
+            begin_inbound,
+            guest: (case.config.planes == Planes::Guest).then(guest),
+            network,
+            admission: Admission::new(64, Directions::Inbound),
             activity,
-            shared: Rc::new(shared),
+            shared,
             case: case.clone(),
             to_inbound,
             opened,
@@ -161,7 +159,7 @@ impl FuzzRun {
 
     fn serve(&self, near: TcpStream) {
         match self.case.config.planes {
-            Planes::Outbound | Planes::Both | Planes::Mesh => {
+            Planes::Outbound | Planes::Both | Planes::Mesh | Planes::Guest => {
                 let outbound = Rc::clone(&self.outbound);
                 spawn_local(async move { outbound.serve(near, LISTENER.into()).await });
             }
@@ -172,9 +170,19 @@ impl FuzzRun {
     fn serve_inbound(&self, near: TcpStream) {
         let inbound = Rc::clone(&self.inbound);
         let client = SocketAddr::from(([198, 51, 100, 200], 40_000));
-        let (admitted, _) = Admission::new(64, Directions::Inbound).inbound(client.ip());
-        let ends = (client, LISTENER.into());
-        spawn_local(async move { inbound.serve(near, ends, admitted).await });
+        let (admitted, _) = self.admission.inbound(client.ip());
+        let (ends, number) = ((client, LISTENER.into()), admitted.number());
+        let task = self.spawn_inbound(async move { inbound.serve(near, ends, admitted).await });
+        if let Some(number) = number {
+            self.admission.attach(number, task.abort_handle());
+        }
+    }
+
+    fn spawn_inbound(&self, task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+        match &self.guest {
+            Some(guest) => guest.spawn(task),
+            None => spawn_local(task),
+        }
     }
 
     async fn step(&mut self, step: Step) {
@@ -191,6 +199,8 @@ impl FuzzRun {
                 idle.for_each(|application| application.end.close());
             }
             Step::Drain => self.activity.drain(Duration::ZERO),
+            Step::Cut => self.network.cut(),
+            Step::EndGuest => self.end_guest(),
         }
         self.settle().await;
     }
@@ -201,19 +211,28 @@ impl FuzzRun {
         }
     }
 
+    fn end_guest(&mut self) {
+        if let Some(ended) = self.guest.as_mut() {
+            std::mem::replace(ended, guest()).end();
+            self.inbound = (self.begin_inbound)();
+        }
+    }
+
     async fn pass(&mut self, time: Duration) {
         advance(time).await;
         self.settle().await;
         if time >= Duration::from_secs(1) {
             self.outbound.sweep();
-            self.inbound.sweep();
+            let inbound = Rc::clone(&self.inbound);
+            self.spawn_inbound(async move { inbound.sweep() });
+            self.guest.iter().for_each(|guest| guest.sweep());
             self.settle().await;
         }
     }
 
     /// Runs everything until nothing moves any more.
     async fn settle(&mut self) {
-        let enough = if self.case.config.planes == Planes::Mesh { QUIET_WITH_TLS } else { QUIET };
+        let enough = if self.case.config.planes.are_meshed() { QUIET_WITH_TLS } else { QUIET };
         let mut quiet = 0;
         for _ in 0..TURNS {
             yield_now().await;
@@ -313,10 +332,10 @@ impl FuzzRun {
                 || matches!(request.answer.cut, Some((_, Ending::Refuse)))
                 || request.answer.extra == Some(AnswerExtra::Unreachable);
             let is_idempotent = request.method.is_idempotent();
-            // If a reused connection breaks, idempotent requests are sent again.
-            let kept = if is_idempotent { 9 } else { 1 };
+            // If a reused connection breaks, each plane sends idempotent requests again.
             let hops = if config.planes.are_both() { 2 } else { 1 };
-            let most = config.most_sent(is_idempotent) * kept * hops;
+            let kept = if is_idempotent { 9 * hops } else { 1 };
+            let most = config.most_sent(is_idempotent) * kept;
             let is_copy = *service == SERVICES.len() - 1;
             if self.shared.is_clean && !is_unseen && !is_copy && *count > most {
                 let letter = *letter as char;
@@ -339,10 +358,12 @@ impl FuzzRun {
         leno_transport::trim_buffers();
         let tasks = Handle::current().metrics().num_alive_tasks();
         let charged = budget::charged() as i128 - self.charged as i128;
-        let busy = self.activity.busy();
+        let (busy, places) = (self.activity.busy(), self.admission.connections());
         let open = leno_h2::open_counts().map(|open| format!("{open:?}"));
-        if tasks != 0 || charged != 0 || busy != 0 {
-            let left = format!("{tasks} tasks, {charged} bytes charged, {busy} busy, {open:?}");
+        if tasks != 0 || charged != 0 || busy != 0 || places != 0 {
+            let left = format!(
+                "{tasks} tasks, {charged} bytes charged, {busy} busy, {places} places, {open:?}"
+            );
             self.shared.violation(format!("left behind: {left}"));
         }
     }
@@ -355,96 +376,4 @@ pub(super) fn mixed<'b>(bodies: impl Iterator<Item = &'b str>) -> Option<String>
     letters.sort_unstable();
     letters.dedup();
     (letters.len() > 1).then(|| String::from_utf8_lossy(&letters).into_owned())
-}
-
-/// Has scripts serve the connections that the planes open.
-fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
-    let (to_inbound, opened) = (Rc::clone(to_inbound), Rc::clone(opened));
-    let (planes, dead) = (case.config.planes, case.config.dead);
-    let dial = move |to: SocketAddr| -> io::Result<Option<TcpStream>> {
-        if to == SocketAddr::from(APPLICATION) {
-            let (near, far) = pair();
-            opened.borrow_mut().push((0, far));
-            return Ok(Some(near));
-        }
-        let endpoints = (0..SERVICES.len()).flat_map(|of| (0..ENDPOINTS).map(move |nth| (of, nth)));
-        let Some((of, nth)) =
-            endpoints.into_iter().find(|(of, nth)| config::address(*of, *nth) == to)
-        else {
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        };
-        match dead.filter(|_| (of, nth) == (0, 0)) {
-            Some(DeadEndpoint::Refuses) => return Err(io::ErrorKind::ConnectionRefused.into()),
-            Some(DeadEndpoint::Silent) => return Ok(None),
-            None => {}
-        }
-        let (near, far) = pair();
-        if of == 0 && planes.are_both() {
-            to_inbound.borrow_mut().push(far.into_stream());
-        } else {
-            opened.borrow_mut().push((of, far));
-        }
-        Ok(Some(near))
-    };
-    scripted::dial_with(Some(Rc::new(dial)));
-}
-
-fn planes(case: &Case, activity: &Rc<Activity>, taps: &Taps) -> (Rc<Outbound>, Rc<Inbound>) {
-    let config = case.config.clone();
-    let workload = InstanceName::new("shop", "web-0").expect("a valid name");
-    let application = SocketAddr::from(APPLICATION);
-    let is_meshed = config.planes == Planes::Mesh;
-    let policy = ServerPolicy {
-        workload: workload.clone(),
-        mtls: if is_meshed { MtlsMode::Strict } else { MtlsMode::Disabled },
-        ports: vec![PortProtocol { port: application.port(), protocol: config.protocol }],
-        limits: config.rate_limits.clone().into(),
-        egress: Egress::Allow,
-        place: Topology::default(),
-        ending: false,
-        removal: Removal::None,
-        authorization: Default::default(),
-    };
-    let limits = config.limits.clone();
-    let called = Arc::new(config.service(0));
-    let resolver = move |subject: &Subject| match subject {
-        Subject::Service(name) => (0..SERVICES.len())
-            .find(|number| config::name(*number) == *name)
-            .map_or(Resolution::Unknown, |number| {
-                Resolution::Service(Arc::new(config.service(number)))
-            }),
-        Subject::Address(_) => Resolution::Unknown,
-    };
-    let directory = Directory::fixed(resolver).with_server_policy(policy);
-    let registry = Rc::new(Registry::new().with_taps(taps.clone()));
-    let keyring = Keyring::new();
-    if is_meshed {
-        identity::prove(&keyring);
-    }
-    let resolution = watch::Sender::new(Resolution::Service(called)).subscribe();
-    let outbound = Outbound::new(leno_outbound::Parts {
-        workload: workload.clone(),
-        directory: directory.clone(),
-        tls: keyring.connector(),
-        registry: Rc::clone(&registry),
-        activity: Rc::clone(activity),
-        limits: limits.clone(),
-        names: Names::new(Resolvers::new(Vec::new())),
-        fixed: Some(Fixed { resolution, port: PORT }),
-    });
-    let inbound = Inbound::new(leno_inbound::Parts {
-        workload,
-        policy: directory.server_policy(),
-        directory,
-        services: Rc::new(leno_inbound::NoServices),
-        tls: keyring.acceptor(),
-        registry,
-        activity: Rc::clone(activity),
-        limits,
-        application: Some(application),
-        limit_table: leno_inbound::LimitTable::default(),
-        max_tunnels: 64,
-        own_ports: Vec::new(),
-    });
-    (Rc::new(outbound), Rc::new(inbound))
 }

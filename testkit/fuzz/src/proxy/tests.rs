@@ -1,6 +1,7 @@
 //! Regression cases, and proof that each property is checked.
 
 use std::future::pending;
+use std::rc::Rc;
 
 use leno_telemetry::tap::Taps;
 use leno_types::routes::{Filter, Redirect, RouteRule};
@@ -8,6 +9,9 @@ use tokio::task::spawn_local;
 
 use super::*;
 use crate::proxy::fuzz_run::FuzzRun;
+
+const ALL: [Planes; 5] =
+    [Planes::Outbound, Planes::Inbound, Planes::Both, Planes::Mesh, Planes::Guest];
 
 fn one(request: Request) -> Case {
     let connection = Connection { requests: vec![request], ..Connection::default() };
@@ -19,15 +23,27 @@ fn holds(case: &Case) {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
+/// Whether the application receives a request.
+fn reaches(case: &Case) -> bool {
+    let (received, _) = in_process(async || {
+        let run = FuzzRun::new(case);
+        let shared = Rc::clone(&run.shared);
+        run.run().await;
+        !shared.seen.borrow().is_empty()
+    });
+    received
+}
+
 #[test]
 fn a_plain_request_is_answered_over_each_plane() {
-    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both, Planes::Mesh] {
+    for planes in ALL {
         for http2 in [false, true] {
             let mut case = one(Request { body: 9000, path: 10, ..Request::default() });
             case.config.planes = planes;
             case.connections[0].http2 = http2;
             case.connections[0].requests[0].answer.body = 20_000;
             holds(&case);
+            assert!(reaches(&case), "{planes:?}");
         }
     }
 }
@@ -49,7 +65,7 @@ fn a_failed_head_request_gets_no_content_though_its_body_has_passed() {
 
 #[test]
 fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
-    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both, Planes::Mesh] {
+    for planes in ALL {
         let mut case = one(Request::default());
         case.config.planes = planes;
         case.config.protocol = leno_types::Protocol::Detect;
@@ -59,9 +75,55 @@ fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
     }
 }
 
+/// Whether clients of the case have made connections that went on in memory.
+fn goes_through_memory(case: &Case) -> bool {
+    let before = leno_tls::made_in_process();
+    holds(case);
+    leno_tls::made_in_process() > before
+}
+
+#[test]
+fn only_workloads_of_one_process_talk_in_memory() {
+    for planes in ALL {
+        for http2 in [false, true] {
+            let mut case = one(Request { body: 9000, ..Request::default() });
+            case.config.planes = planes;
+            case.connections[0].http2 = http2;
+            let request = case.connections[0].requests[0].clone();
+            case.connections[0].requests.push(request);
+            assert_eq!(goes_through_memory(&case), planes == Planes::Guest, "{planes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_whose_network_or_server_is_gone_is_answered_or_its_connection_ends() {
+    for planes in [Planes::Both, Planes::Mesh, Planes::Guest] {
+        for http2 in [false, true] {
+            for gone in [Step::Cut, Step::EndGuest] {
+                for sent in [1, 60, 200, usize::MAX] {
+                    let mut case = one(Request { body: 9000, ..Request::default() });
+                    case.config.planes = planes;
+                    case.connections[0].http2 = http2;
+                    case.connections[0].requests[0].answer.body = 200_000;
+                    let after = [Step::Send(0, usize::MAX), gone, Step::Wait(1000)];
+                    case.steps = vec![Step::Deafen(0), Step::Send(0, sent), gone];
+                    case.steps.extend(after);
+                    holds(&case);
+                }
+            }
+        }
+    }
+}
+
 /// The violations that are reported for a plain case in which `plant` does something wrong.
 fn found(plant: impl FnOnce(&mut FuzzRun)) -> String {
-    let case = one(Request { method: Method::Post, body: 10, ..Request::default() });
+    found_in(Planes::Outbound, plant)
+}
+
+fn found_in(planes: Planes, plant: impl FnOnce(&mut FuzzRun)) -> String {
+    let mut case = one(Request { method: Method::Post, body: 10, ..Request::default() });
+    case.config.planes = planes;
     let (violations, panicked) = in_process(async || {
         let mut world = FuzzRun::new(&case);
         plant(&mut world);
@@ -86,6 +148,21 @@ fn a_charge_that_is_left_is_found() {
     let what = found(|_| leno_transport::budget::charge(7));
     assert!(what.contains("7 bytes charged"), "{what}");
     leno_transport::budget::credit(7);
+}
+
+#[test]
+fn a_place_that_is_left_is_found() {
+    let what = found(|world| {
+        std::mem::forget(world.admission.inbound([192, 0, 2, 1].into()));
+    });
+    assert!(what.contains("1 places"), "{what}");
+}
+
+#[test]
+fn a_guest_that_connects_from_the_namespace_of_its_client_is_found() {
+    assert_eq!(found_in(Planes::Guest, |_| ()), "");
+    let what = found_in(Planes::Guest, |world| world.guest = None);
+    assert!(what.contains("is dialled from another workload's namespace"), "{what}");
 }
 
 #[test]

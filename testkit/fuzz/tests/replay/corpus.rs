@@ -22,6 +22,7 @@ fn every_input_of_the_corpus_holds() {
         }
         assert!(inputs >= FEWEST, "{}: {inputs} inputs", target.name);
     }
+    assert!(leno_tls::made_in_process() > 0, "no two workloads of one process have talked");
 }
 
 #[test]
