@@ -47,7 +47,8 @@ if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
   export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
 fi
 if [ "$profile" = release ]; then
-  export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
+  # By its name: Cargo puts the wrapper into the hashes that symbols have, and a path would differ between folders.
+  export PATH=$PWD/scripts:$PATH RUSTC_WORKSPACE_WRAPPER=static-rustc.sh
   compiler=(cc)
   [ "$triple" = "$host" ] || compiler=(clang "--target=$gnu" "--sysroot=$root")
   for library in libelf.a libz.a; do
