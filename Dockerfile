@@ -2,6 +2,7 @@
 #   docker build --target leno-proxy -t leno-proxy .
 #   docker buildx build --platform linux/amd64,linux/arm64 --target leno-proxy -t R/leno-proxy:T --push .
 # With --build-arg FIPS=1 leno-proxy and leno-controller have aws-lc's FIPS module; give such images tags that end in -fips.
+# With --build-arg PROFILE=FILE, a file of this folder, leno-proxy is optimised by that profile (scripts/profile.sh).
 # `make images` makes the same without it.
 
 # Programs for another architecture are compiled by this one; only the packages of the last stages are unpacked by
@@ -9,11 +10,12 @@
 FROM --platform=$BUILDPLATFORM rust:1-bookworm AS build
 ARG TARGETARCH
 ARG FIPS=0
+ARG PROFILE=
 RUN apt-get update && apt-get install -y --no-install-recommends \
       clang llvm cmake mold pkg-config libbpf-dev libelf-dev zlib1g-dev $([ "$FIPS" != 1 ] || echo golang perl)
 WORKDIR /leno
 COPY . .
-RUN programs=$(FIPS=$FIPS scripts/programs.sh "linux/$TARGETARCH") \
+RUN programs=$(FIPS=$FIPS PROFILE=$PROFILE scripts/programs.sh "linux/$TARGETARCH") \
  && mkdir /out && cd "$programs" && cp leno-proxy leno-broker leno-controller leno-cni leno-agent leno-bench /out/
 
 FROM scratch AS leno-proxy

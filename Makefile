@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help root-check demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
+.PHONY: help root-check demo demo-programs test lint build release profile bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
 MESH := -p leno -p leno-proxy -p leno-broker -p leno-controller -p leno-example-shop -p leno-testkit \
@@ -48,6 +48,11 @@ release: ## the binaries that people run and those of the benches, optimised, in
 	@scripts/deps.sh $(if $(filter 1,$(FIPS)),fips,build) release
 	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench $(FIPS_FEATURES)
 
+# Counts of this commit, by the compiler of rust-toolchain.toml: make it where the release is made.
+profile: root-check release ## what leno-proxy executes under load, which PROFILE=FILE has make dist and make images optimise it by (needs root; 20 minutes)
+	@scripts/deps.sh bench profile
+	@scripts/profile.sh make $(or $(PROFILE),$(TARGET)/leno-proxy.profile)
+
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
 	@scripts/deps.sh bench bench-http
 	@scripts/tools.sh envoy || echo "going on without it"
@@ -73,7 +78,7 @@ fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for
 	@scripts/deps.sh build fuzz
 	@scripts/fuzz.sh
 
-images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64; FIPS=1: tags end in -fips)
+images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64; FIPS=1: tags end in -fips; PROFILE=FILE)
 	@$(if $(filter 1,$(FIPS)),scripts/deps.sh fips images &&) scripts/deps.sh images
 	@scripts/images.sh
 
@@ -89,7 +94,7 @@ conformance: ## the Gateway API's suite for meshes, as it is, on such a cluster;
 test-kernels: ## Debian's kernels from 5.10 on in qemu: every kernel program, captures, flows; writes docs/kernels.md (needs root; 20 minutes)
 	@scripts/kernels.sh
 
-dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh (FIPS=1: +fips); and their test
+dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh (FIPS=1: +fips; PROFILE=FILE); and their test
 	@scripts/deps.sh $(if $(filter 1,$(FIPS)),fips,build) dist
 	@scripts/dist.sh
 	@scripts/dist-test.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests what scripts/dist.sh has made: install.sh installs the archive and its programs run; it refuses one that was
-# changed; it removes what it installed; the .deb has the same programs. As root, also: the programs run in an empty
-# root, and start a mesh.
+# changed; it removes what it installed; the .deb has the same programs; a program can be optimised by a profile. As root,
+# also: the programs run in an empty root, and start a mesh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -125,4 +125,6 @@ END
   "$prefix/bin/leno" down --name "$mesh"
   pass "the installed programs run a mesh"
 fi
+scripts/profile-test.sh || fail "a program is optimised by a profile"
+pass "a program is optimised by a profile"
 printf '\n%d passed, 0 failed, %d skipped\n' "$passed" "$skipped"

@@ -4,15 +4,17 @@
 #   leno-VERSION-linux-ARCH.tar.gz      programs, manual pages, completions, licences, a bill of materials for each program
 #   leno_VERSION_ARCH.deb               the same as a package of Debian and Ubuntu
 #   install.sh                          verifies an archive and unpacks it
+#   FILE                                the profile by which leno-proxy was optimised, if there is one
 #   SHA256SUMS                          of all of them
 #
 #   scripts/dist.sh                     optimised programs that load no library
 #   scripts/dist.sh --debug             what `cargo build` makes, to test this script
 #   FIPS=1 scripts/dist.sh              leno, leno-proxy and leno-controller with aws-lc's FIPS module; VERSION ends in +fips
+#   PROFILE=FILE scripts/dist.sh        leno-proxy optimised by a profile of scripts/profile.sh; of several platforms: PROFILE=FILE,FILE
 #
 # For this machine's architecture, or for those in PLATFORMS (linux/amd64,linux/arm64), this machine's among them: its
 # `leno` writes the manual pages. TAG is the version; without it Cargo.toml's. Archives of the same commit have the same
-# bytes where the compilers are the same.
+# bytes where the compilers and the profile are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -117,6 +119,9 @@ for platform in "${platforms[@]}"; do
   fi
 done
 install -m 755 scripts/install.sh "$draft/out/install.sh"
+# So that others can build the same bytes.
+profiles=${PROFILE-}
+for profile in ${profiles//,/ }; do install -m 644 "$profile" "$draft/out"; done
 (cd "$draft/out" && sha256sum -- * >"$draft/sums" && mv "$draft/sums" SHA256SUMS)
 rm -rf "$target/dist"
 mv "$draft/out" "$target/dist"

@@ -10,7 +10,8 @@
 # have aws-lc's FIPS module, and the tags of all images end in -fips, so that one value of the chart names them. They are for this machine's
 # architecture, or for those in PLATFORMS, in one image: PLATFORMS=linux/amd64,linux/arm64. For another architecture
 # Debian's packages of it are unpacked below <target> (apt-get; no root, nothing is installed), and rustup adds its
-# standard library. The programs are built once for each, one after the other.
+# standard library. The programs are built once for each, one after the other. PROFILE=FILE,... has profiles by which leno-proxy is
+# optimised, one for each architecture (scripts/profile.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,6 +4,8 @@
 #   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 # PROGRAMS="leno-proxy leno-cni" builds these alone. FIPS=1 builds those that end TLS with aws-lc's FIPS module.
+# PROFILE=FILE,... has profiles by which leno-proxy is optimised (scripts/profile.sh), each for one architecture. It is then built apart
+# from the others: a profile of the proxy would have compiled what only they run as never executed. PROFILED is the program in its place, for tests.
 #
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
 # that architecture (scripts/sysroot.sh).
@@ -24,8 +26,21 @@ case $platform in
 esac
 
 host=$(rustc -vV | awk '/^host: / {print $2}') triple=$host
-if [ "${host%%-*}" != $machine ]; then
-  triple=$machine-unknown-linux-gnu gnu=$machine-linux-gnu
+[ "${host%%-*}" = $machine ] || triple=$machine-unknown-linux-gnu
+
+read -ra programs <<<"${PROGRAMS:-leno-proxy leno-broker leno-controller leno-cni leno-agent leno leno-bench}"
+target=${CARGO_TARGET_DIR:-target} profiled=${PROFILED:-leno-proxy} apart=
+if [ -n "${PROFILE-}" ] && [[ " ${programs[*]} " == *" $profiled "* ]]; then
+  by_profile=$(scripts/profile.sh flags "$profiled" "$triple" "$PROFILE")
+  if [ -n "$by_profile" ]; then
+    apart=$(PROFILE='' PROGRAMS=$profiled RUSTFLAGS="${RUSTFLAGS-} $by_profile" CARGO_TARGET_DIR=$target/profiled \
+      scripts/programs.sh "$@")
+    for at in "${!programs[@]}"; do [ "${programs[at]}" != "$profiled" ] || unset "programs[at]"; done
+  fi
+fi
+
+if [ "$triple" != "$host" ]; then
+  gnu=$machine-linux-gnu
   if [ ! -d "$(rustc --print target-libdir --target "$triple")" ]; then
     command -v rustup >/dev/null || { echo "Rust's standard library for $triple is missing: install it as Rust was" >&2; exit 1; }
     rustup target add "$triple" >&2
@@ -47,7 +62,8 @@ if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
   export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
 fi
 if [ "$profile" = release ]; then
-  export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
+  # By its name: Cargo puts the wrapper into the hashes that symbols have, and a path would differ between folders.
+  export PATH=$PWD/scripts:$PATH RUSTC_WORKSPACE_WRAPPER=static-rustc.sh
   compiler=(cc)
   [ "$triple" = "$host" ] || compiler=(clang "--target=$gnu" "--sysroot=$root")
   for library in libelf.a libz.a; do
@@ -69,7 +85,7 @@ fi
 if [ "$profile" = release ]; then
   # Where the sources, the packages and what is built are says nothing of the program: the same sources are the same
   # bytes, wherever they are built.
-  built_in=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+  built_in=$(mkdir -p "$target" && cd "$target" && pwd)
   for place in "$PWD=/leno" "${CARGO_HOME:-$HOME/.cargo}=/cargo" "$built_in=/target"; do
     RUSTFLAGS="${RUSTFLAGS-} --remap-path-prefix=$place"
     maps="${maps-} -ffile-prefix-map=$place"
@@ -77,7 +93,6 @@ if [ "$profile" = release ]; then
   export RUSTFLAGS "CFLAGS_${triple//-/_}=$(printenv "CFLAGS_${triple//-/_}" || true)$maps"
 fi
 # A target is named in any case, so that what a build runs itself is built without all that.
-read -ra programs <<<"${PROGRAMS:-leno-proxy leno-broker leno-controller leno-cni leno-agent leno leno-bench}"
 with=() without=()
 if [ -n "${FIPS-}" ]; then
   # Its sources come with the crate, and not from the machine.
@@ -96,7 +111,8 @@ for packages in with without; do
   declare -n chosen=$packages
   [ "${#chosen[@]}" = 0 ] || cargo build "${flags[@]}" --target "$triple" --bins "${chosen[@]}" >&2
 done
-folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
+folder=$target/$triple/$profile
+mkdir -p "$folder"
 for program in "${programs[@]}"; do
   [ "$profile" = release ] || break
   [ "$program" != leno-agent ] || continue
@@ -119,7 +135,9 @@ if [ "$profile" = release ]; then
     "${objcopy[@]}" --add-section ".dep-v0=$folder/shipped/parts" --set-section-flags .dep-v0=noload,readonly \
       "$folder/$program" "$folder/shipped/$program"
   done
-  rm "$folder/shipped/parts"
+  rm -f "$folder/shipped/parts"
   folder=$folder/shipped
 fi
+# Cargo puts its own in this place again where the next build has no profile.
+[ -z "$apart" ] || cp --remove-destination "$apart/$profiled" "$folder"
 echo "$folder"

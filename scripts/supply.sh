@@ -5,7 +5,8 @@
 #   scripts/supply.sh advisories  whether any is known to be vulnerable, by RustSec's database where it can be fetched, or
 #                                 was before
 #   scripts/supply.sh reproduce   builds the optimised programs twice, as two users, in two folders with two homes of
-#                                 Cargo, one after the other, and compares their bytes. PROGRAMS="leno-cni" builds these alone
+#                                 Cargo, one after the other, and compares their bytes. PROGRAMS="leno-cni" builds these alone;
+#                                 PROFILE=FILE is as in scripts/programs.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,9 +57,14 @@ build() { # folder, number of the user
   ln -sfn "${CARGO_HOME:-$HOME/.cargo}/registry" "$home/cargo/registry"
   local as=(env)
   [ "$(id -u)" != 0 ] || as=(unshare --user --map-user="$2" --map-group="$2" env)
-  local rustup=${RUSTUP_HOME:-$HOME/.rustup}
+  local rustup=${RUSTUP_HOME:-$HOME/.rustup} given=${PROFILE-} profile profiles=()
+  for profile in ${given//,/ }; do
+    cp "$profile" "$home"
+    profiles+=("$home/${profile##*/}")
+  done
   (cd "$sources" && "${as[@]}" -u RUSTFLAGS HOME="$home" USER="user$2" LOGNAME="user$2" CARGO_HOME="$home/cargo" \
     RUSTUP_HOME="$rustup" CARGO_TARGET_DIR="$1/built" CARGO_INCREMENTAL=0 SOURCE_DATE_EPOCH="$epoch" \
+    PROFILE="${profiles[*]}" \
     scripts/programs.sh "linux/$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')")
 }
 

@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::interrupt::Interrupt;
 
@@ -117,6 +119,22 @@ impl Running {
         }
     }
 
+    /// Sends SIGTERM and waits until it ends, or this time has passed; also after an interrupt.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub(crate) fn terminate(&mut self, limit: Duration) -> Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.pid())?);
+        let begin = Instant::now();
+        if self.is_running()? {
+            kill(pid, Signal::SIGTERM)?;
+        }
+        while self.is_running()? && begin.elapsed() < limit {
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// The output of a command that has ended.
     ///
     /// # Errors
@@ -174,5 +192,22 @@ mod tests {
         interrupted.raise();
         let for_ever = Running::start(Command::new("sleep").arg("3600"), "").unwrap();
         for_ever.end(&interrupted).unwrap_err();
+    }
+
+    #[test]
+    fn a_program_ends_in_order_if_it_does_within_the_limit() {
+        let ended = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new("sh");
+        let script =
+            "trap 'echo in order >\"$0\"; exit' TERM; echo ready; while :; do sleep 0.01; done";
+        let mut running =
+            Running::start(command.args(["-c", script]).arg(ended.path()), "").unwrap();
+        while read(&mut running.out).unwrap().is_empty() {
+            std::thread::sleep(LOOK);
+        }
+        running.terminate(Duration::from_secs(10)).unwrap();
+        assert!(!running.is_running().unwrap());
+        assert_eq!(std::fs::read_to_string(ended.path()).unwrap(), "in order\n");
+        running.terminate(Duration::ZERO).unwrap();
     }
 }

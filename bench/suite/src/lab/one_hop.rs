@@ -10,7 +10,7 @@ use std::fs;
 use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use leno_measure::load::Protocol;
@@ -38,7 +38,11 @@ const NGINX: &str = include_str!("../../data/origin.nginx.conf");
 /// The files that it serves, which are in memory.
 const FILES: [(&str, usize); 3] = [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)];
 
-/// A running program that listens. It is ended when this is dropped.
+/// How long a program may take to end in order: Leno's proxy drains for half a second.
+const END: Duration = Duration::from_secs(3);
+
+/// A running program that listens. It ends in order when this is dropped: a proxy that counts for a profile
+/// (scripts/profile.sh) writes the file then.
 pub struct Listening {
     running: Running,
     /// Where it listens.
@@ -93,6 +97,13 @@ impl Listening {
             sum += usage::memory_of_process(pid)?;
         }
         Ok(sum)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // A program that has ended, or that does not end, is left to the end of `Running`.
+        let _ended = self.running.terminate(END);
     }
 }
 
