@@ -8,7 +8,8 @@ use leno_types::ports;
 
 /// How often a proxy that waits for its capture checks the mark; the kernel does not announce it.
 const LOOK: Duration = Duration::from_millis(50);
-/// When it logs that it is still waiting. An agent takes milliseconds, or some seconds if it is starting itself.
+/// After how long the proxy logs that it is still waiting. An agent takes milliseconds, or some seconds if it is
+/// starting itself.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
 /// Waits until the namespace has the mark.

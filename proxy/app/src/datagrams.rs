@@ -77,7 +77,7 @@ pub(crate) struct DatagramSockets {
 }
 
 impl DatagramSockets {
-    /// Binds them in the network namespace of the calling thread.
+    /// Binds the sockets in the network namespace of the calling thread.
     pub(crate) async fn bind() -> anyhow::Result<Self> {
         let destinations = PlaceholderDestinations::new().await;
         let destinations: Rc<dyn Destinations> =

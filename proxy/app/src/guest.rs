@@ -64,12 +64,14 @@ type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 pub(crate) struct Guests {
     plan: Plan,
     book: Arc<GuestBook>,
-    /// By the numbers of their hosts, of which there are as many as memberships in the process.
+    /// By the numbers of their hosts: each membership in the process is a host, whose thread may run a guest of this
+    /// worker.
     doors: RefCell<HashMap<u64, Door>>,
 }
 
 impl Guests {
-    /// For a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no guests.
+    /// The guests of a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no
+    /// guests.
     pub(crate) fn of(plan: &Plan, admission: &Arc<Admission>) -> Option<Self> {
         // A waypoint connects to itself, and listens for that on its own thread.
         let may = plan.guest_of.is_none() && !plan.is_waypoint;
@@ -149,7 +151,7 @@ thread_local! {
 #[derive(Default)]
 struct Hosted {
     guests: Vec<Weak<Planes>>,
-    /// It takes no more guests.
+    /// Whether the thread takes no more guests.
     closed: bool,
 }
 

@@ -5,10 +5,15 @@
 //!                               ▲                     identity, discovery, admin     listeners, pools,
 //!                               └─ serving, released ◄────┘                          counters, budget
 //! ```
-//! What a sidecar keeps for each process or thread is kept for each workload here, by the same code: keys,
-//! certificates, discovery, policies, counters, bounds. What carries traffic of two workloads shares the process' memory,
-//! descriptors and connection to standard output, and nothing else; what controls it shares the main thread, where each has
-//! a set of tasks of its own, which take turns. Sockets in the network namespace of a
+//! A sidecar has keys, certificates, discovery, policies, counters and bounds for its process or thread. Here each
+//! workload has its own, made by the same code. The workers of two workloads share only the process' memory,
+//! descriptors and connection to standard output. Their control tasks take turns on the main thread. Sockets in the
+//! network namespace of a workload come from its broker (`leno-broker`); sockets to the control plane and to resolvers
+//! are in the process' own namespace.
+//!
+//! If a workload moves to another process, its worker stays here until its open streams have ended, which may take
+//! hours. If the workload returns, it gets a new worker. A workload whose worker stalls ([`crate::pulse`]) gets a new
+//! worker, too, while the stalled one keeps its connections.
 //! workload come from its broker (`leno-broker`); those to the control plane and to resolvers are of the
 //! process' own namespace.
 //!
@@ -56,7 +61,7 @@ const SHARE: u16 = 8;
 /// This part (one half) of the process' memory budget is divided into equal reserved shares, one for each possible
 /// workload. The rest is a common pool.
 const OWN: usize = 2;
-/// What has become of memberships and is not told yet.
+/// Reports about memberships that wait to be sent to the supervisor.
 const MAX_EVENTS: usize = 256;
 
 /// Most memberships that finish open streams in this process while other processes serve their workloads. If there are
@@ -74,17 +79,17 @@ const MAX_STALLED_WORKERS: usize = 16;
 const MAX_COUNTED: usize = 4096;
 /// The interval of reports of a workload's CPU use.
 const CPU_WINDOW: Duration = Duration::from_secs(2);
-/// What is next to nothing: a hundredth of that.
+/// A worker is idle if it uses less than this part (a hundredth) of a CPU.
 const CPU_LEAST: u32 = 100;
 
-/// A workload, as the supervisor's orders are for it.
+/// A workload that the process serves, with what the supervisor's orders change.
 struct Served {
     /// The namespace and the name of the workload.
     workload: String,
     /// Orders the workload to drain; a second order ends it.
     end: watch::Sender<Departure>,
     leaving: bool,
-    /// It was ordered to cut its open streams.
+    /// Whether the workload was ordered to cut its open streams.
     cut: bool,
 }
 
@@ -102,7 +107,7 @@ struct Common {
     stalls: RefCell<BTreeMap<String, u64>>,
     /// Workers that have stalled and did not come round since, with the names of their workloads.
     stalled: RefCell<Vec<(String, Stalled)>>,
-    /// What has become of a membership.
+    /// Sends reports about memberships to the main thread.
     events: mpsc::Sender<MemberReport>,
 }
 
@@ -247,7 +252,7 @@ impl Reports {
         self.watches
     }
 
-    /// Reports what a worker uses of the CPU, and once that it uses next to nothing.
+    /// Reports the CPU use of a worker in each interval in which it is not idle, and in the first one in which it is.
     pub(crate) async fn cpu_use(&self, worker: &Pulse) -> Infallible {
         let (mut before, mut was_busy) = ((Instant::now(), worker.cpu()), false);
         loop {
@@ -271,7 +276,7 @@ impl Reports {
 }
 
 impl Served {
-    /// Orders it to finish its open streams, unless it is doing so already.
+    /// Orders the workload to finish its open streams, unless it is doing so already.
     fn leave(&mut self, departure: Departure) {
         if !std::mem::replace(&mut self.leaving, true) {
             self.end.send_replace(departure);
@@ -299,7 +304,8 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
                     error,
                     "a workload is not served; the supervisor tries again"
                 );
-                // It learns that as it does of every other end. This task takes events, and may not wait for itself.
+                // The supervisor gets the same report as for any other end. It is sent by a task of its own, because
+                // this task empties the queue and would wait for itself.
                 let (events, state) = (common.events.clone(), MemberState::Released);
                 spawn_local(async move {
                     let _ending = events.send(MemberReport { number, state }).await;
@@ -408,12 +414,12 @@ async fn tell(
     }
 }
 
-/// A workload as its tasks know it.
+/// A workload that has joined, for its tasks.
 struct Joined {
     number: u64,
-    /// Another process serves it until this one does.
+    /// Whether another process serves the workload until this one does.
     succeeds: bool,
-    /// The supervisor is to learn what its worker uses, and that it stalls.
+    /// Whether the supervisor understands reports of CPU use and stalls.
     watches: bool,
     member: Member,
     broker: Channel,
@@ -481,8 +487,8 @@ async fn has_gone(broker: oneshot::Receiver<()>) {
     let _ = broker.await;
 }
 
-/// The first message of a broker, with the listener of the admin server apart; `None` if the broker has ended before.
-/// The receiver resolves when the broker ends.
+/// The sockets in the first message of a broker, and separately the listener of the admin server; `None` if the broker
+/// ends without a message. The receiver resolves when the broker ends.
 async fn handed(
     broker: Channel,
 ) -> anyhow::Result<Option<(Handed, OwnedFd, oneshot::Receiver<()>)>> {
@@ -539,7 +545,7 @@ mod tests {
         assert!(first.is_empty());
         let next: Vec<_> = (0..most).map(|number| leaves(most + number, "busy")).collect();
         let of = |name: &str| next.iter().flatten().filter(|cut| *cut == name).count();
-        // Each of the two keeps half of the places.
+        // Each of the two workloads keeps half of the places.
         assert_eq!((of("quiet"), of("busy")), (MAX_LEAVING / 2 - 2, MAX_LEAVING / 2));
         let is_cut = |from: u64| members.range(from..).next().unwrap().1.cut;
         assert!(!is_cut(1) && is_cut(2) && is_cut(most) && !is_cut(most - 1));

@@ -23,9 +23,9 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 use tokio::sync::Notify;
 
-/// How often the supervisor learns that this process goes on.
+/// How often the supervisor learns that this process does not hang.
 const BEAT: Duration = Duration::from_secs(1);
-/// How often a worker is asked to come round: each time wakes two threads.
+/// How often a worker is asked to complete a turn: each request wakes two threads.
 const ASK: Duration = Duration::from_secs(1);
 /// How often a worker is checked that has not completed its turn at once.
 const LOOK: Duration = Duration::from_millis(250);
@@ -150,21 +150,24 @@ impl Stalled {
     }
 }
 
-/// Reports each second that the calling thread comes round and `goes_on` holds, by which the supervisor knows a process that hangs.
+/// Reports each second that the calling thread completes its turns, as long as `goes_on` returns true. Without these
+/// reports, the supervisor considers the process hung.
 pub(crate) async fn beat(
     supervisor: impl Deref<Target = AsyncChannel>,
     goes_on: impl Fn() -> bool,
 ) -> Infallible {
     loop {
         if goes_on() {
-            // A supervisor that does not read has no room for it, and one that has ended needs none.
+            // The message may be lost: a supervisor that does not read has a full queue, and one that has ended needs
+            // no message.
             let _unread = supervisor.send(&MemberReport::ALIVE, &[]);
         }
         tokio::time::sleep(BEAT).await;
     }
 }
 
-/// Whether a worker stalls that has not come round for so many looks, and has used this much of the CPU.
+/// Whether a worker stalls that has not completed its turn after this many checks, and has used this much CPU time
+/// meanwhile.
 fn stalls(cpu: Duration, looks: u32) -> bool {
     cpu >= LONGEST_TURN || (looks >= SLEEPING_LOOKS && cpu < SLEEPING)
 }

@@ -30,8 +30,8 @@ use crate::{capture, control, fixed, reclaim};
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// The same while another process serves its workload, once it has drained for [`DRAIN_LONG`]: it may last for hours
-/// without a cost, and nothing waits for its end.
+/// The same for a proxy that has drained for [`DRAIN_LONG`] while another process serves its workload: this drain may
+/// last for hours, and nothing waits for its end.
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
@@ -204,14 +204,14 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     );
     reports.has_stalled(&worker.pulse);
     if let Some(guests) = &setup.guests {
-        // They get no more sockets from it, so their clients are to find the next membership.
+        // The stalled worker passes no more sockets to guests, so their clients must connect to the next membership.
         guests.leave(Departure::Succeeded);
     }
     worker
 }
 
-/// Has the state follow which workers stall, where the process serves one workload: a thread cannot be ended, so that the process is
-/// started again by its supervisor, or by the kubelet.
+/// Keeps in `state` how many workers stall, in a process that serves one workload. A stalled thread cannot be ended, so
+/// the supervisor or the kubelet has to restart the process.
 fn watch_workers(state: &Rc<State>) {
     for worker in state.workers.borrow().iter().cloned() {
         let state = Rc::clone(state);
@@ -237,7 +237,7 @@ fn watch_workers(state: &Rc<State>) {
     }
 }
 
-/// Waits until a worker that has stalled comes round; `None`: it is to end before.
+/// Waits until a stalled worker completes its turn. `None` if it is ordered to end before that.
 async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Departure> {
     tokio::select! {
         () = worker.pulse.until_it_comes_round() => Some(Departure::Succeeded),
@@ -366,9 +366,9 @@ async fn close(workers: &[Worker], departure: Departure) {
     }
 }
 
-/// Waits until nothing is in progress, at least for `least`. Idle clients of HTTP/1 are closed at the end of their grace,
-/// and may send a request until then, so that as long is waited where there are some, and until all were told. Returns what is still in progress after
-/// the longest wait since the drain `began`.
+/// Waits until nothing is in progress, and for at least `least`. If there are idle HTTP/1 clients, it also waits until
+/// all were told to leave and their grace has passed, because they may send a request until then. Returns what is still
+/// in progress after the longest wait since the drain `began`.
 async fn until_idle(
     state: &State,
     least: Duration,

@@ -71,7 +71,7 @@ pub(crate) struct State {
     pub(crate) workers_drain: watch::Sender<bool>,
     /// How often workers of the workload have stalled, as far as this process knows.
     pub(crate) stalls: Cell<u64>,
-    /// How many of them do not come round now, where the process serves one workload.
+    /// How many of these workers stall now, in a process that serves one workload.
     pub(crate) stalled: Cell<usize>,
     pub(crate) started: SystemTime,
 }
@@ -99,7 +99,7 @@ impl State {
         }
     }
 
-    /// Whether a thread hangs that is to take connections, so that the process is to be started again.
+    /// Whether a worker that should accept connections stalls, so that the process must be restarted.
     pub(crate) fn hangs(&self) -> bool {
         self.stalled.get() > 0 && !self.draining.get()
     }
@@ -112,7 +112,7 @@ impl State {
         let _late = timeout(DRAIN_BEGINS, workers_drain.wait_for(|drain| *drain)).await;
     }
 
-    /// The sum of what all workers have in progress.
+    /// What all workers together have in progress.
     #[expect(clippy::arithmetic_side_effects, reason = "sums of what is in memory")]
     pub(crate) async fn load(&self) -> Load {
         let workers = self.workers.borrow().clone();
@@ -174,7 +174,7 @@ impl State {
     /// The sum of all workers' counts.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
-        // Panics of the admin server's own tasks: they run on this thread. Workloads that share it have them all.
+        // Panics of the control thread's own tasks. Workloads that share this thread each report all of them.
         let control = Registry::new();
         control.count_many(Counter::Panics, panics());
         let mut sum = control.snapshot();
@@ -258,7 +258,7 @@ impl State {
         self.policy.borrow().as_ref().map(|policy| policy.removal).unwrap_or_default()
     }
 
-    /// Logs when the mesh is being removed, and each step, until the process ends.
+    /// Logs when the removal of the mesh begins, and each step, until the process ends.
     pub(crate) async fn tell_of_removal(&self) {
         let (mut policy, mut before) = (self.policy.clone(), Removal::None);
         loop {
@@ -278,14 +278,14 @@ impl State {
         }
     }
 
-    /// Whether its namespace is captured now; `None` if that is not known: the proxy was not told to wait for the
-    /// capture, or may not read the mark.
+    /// Whether the proxy's network namespace is captured now; `None` if that is not known: the proxy was not told to
+    /// wait for the capture, or may not read the mark.
     fn captured(&self) -> Option<bool> {
         let file = std::path::Path::new(ports::RESERVED_FILE);
         self.awaits_capture.then(|| is_marked(file).ok()).flatten()
     }
 
-    /// `None` if there is no worker yet.
+    /// Most connections of all workers together; `None` if there is no worker yet.
     fn max_connections(&self) -> Option<usize> {
         let workers = self.workers.borrow();
         (!workers.is_empty()).then(|| workers.iter().map(|worker| worker.max_connections).sum())
@@ -413,7 +413,7 @@ fn cut(count: u64) -> Measured {
     }
 }
 
-/// The memory that a proxy may use, and its part of the pool that it shares with others of its process.
+/// The memory that a proxy may use, and the pool that it shares with other workloads of its process.
 fn memory(budget: Budget) -> [Measured; 3] {
     let pool = budget.pool();
     [

@@ -51,10 +51,10 @@ pub(crate) const SWEEP: Duration = Duration::from_secs(5);
 /// The memory that is charged for an open connection: its task with its state (5 KiB measured in plaintext, more with a
 /// TLS session), and the two smallest buffers, which it may have however short memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
-/// The time within which all clients of a process that another one succeeds are told to go there. A supervisor that ends gives its
-/// processes 5 s.
+/// When another process takes over the workload, the time within which all clients are told to connect to it. A
+/// supervisor that ends gives its processes 5 s.
 const LEAVE_WITHIN: Duration = Duration::from_secs(4);
-/// Questions to a worker that may wait; each is answered within one turn of its event loop.
+/// Commands to a worker that may wait in its queue; each is answered within one turn of its event loop.
 pub(crate) const MAX_COMMANDS: usize = 16;
 
 /// Events that a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
@@ -77,13 +77,14 @@ pub(crate) struct Plan {
     pub(crate) inbound: Vec<SocketAddr>,
     /// The ports of the proxy itself, including that of the admin server.
     pub(crate) own_ports: Vec<u16>,
-    /// It may serve clients of services, if discovery says that it is their waypoint.
+    /// Whether the worker may serve clients of services, if discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
-    /// It carries datagrams.
+    /// Whether the worker carries datagrams.
     pub(crate) datagrams: bool,
     /// The list of the workload's guests on threads of other workloads, if the process serves several.
     pub(crate) guests: Option<Arc<GuestBook>>,
-    /// Set if it is such a guest: the connections of the worker that it belongs to, which it is bounded with.
+    /// Set if this is a worker for such a guest: the bound on connections that it shares with the workload's own
+    /// worker.
     pub(crate) guest_of: Option<Arc<Admission>>,
     /// The probes that a kubelet sends to the workload itself.
     pub(crate) kubelet: Option<KubeletCalls>,
@@ -109,10 +110,10 @@ pub(crate) struct Plan {
 pub(crate) enum Departure {
     /// No process will listen for its workload.
     Last,
-    /// The workload's broker keeps them. Connections in their queues wait for the next process, which starts after this
-    /// one has ended.
+    /// The workload's broker keeps the listeners. Connections in their queues wait for the next process, which starts
+    /// after this one has ended.
     Replaced,
-    /// Another process accepts from them already, so streams have time to end here.
+    /// Another process already accepts connections from the same listeners, so streams have time to end here.
     Succeeded,
     /// Like `Succeeded`, but the other process has its own listeners on the same ports.
     PassedOn,
@@ -123,13 +124,13 @@ impl Departure {
     pub(crate) fn time_to_leave(self) -> Duration {
         match self {
             Self::Last | Self::Replaced => Duration::ZERO,
-            // These wait for nothing: what they send is served meanwhile.
+            // Nothing waits for the end of these processes, and they serve requests meanwhile.
             Self::Succeeded | Self::PassedOn => LEAVE_WITHIN,
         }
     }
 }
 
-/// What a worker is asked.
+/// What the control thread can ask of a worker.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Send all counts so far.
@@ -216,8 +217,8 @@ impl Worker {
         let _ended = self.commands.send(Command::Drain).await;
     }
 
-    /// Lets it accept no more connections; the receiver resolves when the listeners are closed. `None` if the worker
-    /// has ended.
+    /// Makes the worker accept no more connections; the receiver resolves when the listeners are closed. `None` if the
+    /// worker has ended.
     pub(crate) async fn close(&self, departure: Departure) -> Option<oneshot::Receiver<()>> {
         let (answer, closed) = oneshot::channel();
         self.commands.send(Command::Close(departure, answer)).await.ok()?;
@@ -264,7 +265,7 @@ pub(crate) struct Planes {
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// The tasks that serve connections of the workload.
     serving: Rc<Tasks<Box<Arrived>>>,
-    /// Set when connections are no longer accepted, with the reason; `None` while they are.
+    /// `None` while connections are accepted, then why they no longer are.
     open: watch::Sender<Option<Departure>>,
     /// The number of workers that accept on the same ports.
     workers: u16,
@@ -282,9 +283,9 @@ pub(crate) struct Planes {
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
-    /// Serve the connections of other workloads of the process, if there may be any.
+    /// Serve this workload's connections on the threads of other workloads, in a process that serves several.
     guests: Option<Guests>,
-    /// It is a guest, so the counts of its thread are not its own.
+    /// Whether this is a guest: then the counts of its thread are not its own.
     is_guest: bool,
 }
 
@@ -504,7 +505,7 @@ impl Planes {
         }
     }
 
-    /// Starts what runs besides connections, once the sockets of the namespace are there.
+    /// Starts the tasks that do not belong to a connection. Must be called once the sockets of the namespace exist.
     pub(crate) fn begin(&self, policy: Option<&ServerPolicy>) {
         self.follow(policy);
         for exporter in &self.exporters {
@@ -533,7 +534,7 @@ impl Planes {
         self.standing.apply(renewal);
     }
 
-    /// Lets a guest drain as its worker does.
+    /// Makes a guest drain in the same way as the workload's own worker.
     pub(crate) fn leave(&self, departure: Departure) {
         self.open.send_replace(Some(departure));
         self.drain(departure.time_to_leave());
@@ -614,7 +615,7 @@ impl Planes {
             }
             Command::Load(answer) => {
                 let _given_up = answer.send(match self.is_guest {
-                    // Its worker reports the connections.
+                    // The workload's own worker reports the connections.
                     true => Load { busy: self.busy(), ..Load::default() },
                     false => self.load(),
                 });
@@ -641,7 +642,7 @@ impl Planes {
                     if let Some(datagrams) = datagrams {
                         datagrams.closed().await;
                     }
-                    // The control thread may end without waiting for the answer.
+                    // The control thread may have ended without waiting for the answer.
                     let _ending = answer.send(());
                 });
             }
@@ -656,7 +657,7 @@ impl Planes {
         }
     }
 
-    /// The counts so far, with those of the thread, which belong to the worker.
+    /// The counts so far, including those of the thread, which belong to the worker and not to a guest.
     fn counted_with_thread(&self) -> Snapshot {
         let counts = [
             (Counter::OutboundInProcess, &self.in_process, leno_tls::made_in_process()),
@@ -686,7 +687,7 @@ impl Planes {
         }
     }
 
-    /// Counts the panics since the last call: those of a guest are its own, not those of the thread.
+    /// Counts the panics since the last call. A guest has its own count, because it does not own its thread.
     fn count_panics(&self) {
         let before = self.panics.replace(panics());
         self.registry.count_many(Counter::Panics, panics().saturating_sub(before));
@@ -707,7 +708,7 @@ impl Planes {
         if let Some(guests) = &self.guests {
             guests.sweep();
         }
-        // The thread of a guest has an owner that frees what it does not need.
+        // The worker that owns the guest's thread frees unneeded memory.
         if self.activity.busy() == 0 && !self.is_guest {
             leno_http::trim_pool();
             leno_h2::trim_chunks();

@@ -33,9 +33,8 @@ const MIN_COMPARED: u32 = 3;
 /// all others are perfect, any deviation is many standard deviations.
 const MIN_GAP: f64 = 0.05;
 
-/// And by at least this many standard errors. Equally good endpoints differ by chance, because each
-/// has a limited number of requests. Chance exceeds four standard errors once in 30,000
-/// comparisons.
+/// And by at least this many standard errors of the comparison. Equally good endpoints differ by chance, because each
+/// has a limited number of requests. Chance exceeds four standard errors once in 30,000 comparisons.
 const MIN_ERRORS: f64 = 4.0;
 
 /// Chooses among the endpoints of one service, for one worker.
@@ -164,7 +163,7 @@ impl<T: Eq + Hash> Balancer<T> {
         Self::with_rng(Rng::seeded(seed))
     }
 
-    /// Uses other settings from now on. The state of the endpoints stays.
+    /// Uses other settings from now on. The state of the endpoints is kept.
     pub fn configure(&mut self, settings: Settings) {
         let rebuild = settings.algorithm != self.settings.algorithm;
         self.settings = settings;

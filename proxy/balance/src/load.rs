@@ -30,7 +30,7 @@ pub const LAST_RESORT: Duration = Duration::from_millis(100);
 /// endpoint from being tried again.
 pub const STALL_HOLD: Duration = Duration::from_secs(30);
 
-/// Lower estimates count as this, so that an endpoint whose estimate has decayed completely gets no
+/// Estimates below this value count as this value, so that an endpoint whose estimate has decayed completely gets no
 /// burst before its first response.
 const MIN_ESTIMATE_US: f64 = 10.0;
 
@@ -300,7 +300,7 @@ fn micros(latency: Duration) -> f64 {
 }
 
 impl Estimate {
-    /// The part of the estimate that is left after the time since.
+    /// The factor by which the estimate has decayed since it was last updated.
     fn weight(&self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.at);
         (-since.as_secs_f64() / DECAY.as_secs_f64()).exp()

@@ -40,7 +40,7 @@ const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
 ];
 const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
-/// What each node proxy gets.
+/// The listeners and settings from which each node proxy is served.
 struct Namespace {
     listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
@@ -100,7 +100,7 @@ fn bring(proxy: &Channel) -> bool {
     is_served(answer(proxy), "bringing sockets")
 }
 
-/// Whether to keep serving a node proxy after this result.
+/// Whether the broker keeps serving a node proxy after a request with this result.
 fn is_served(brought: io::Result<bool>, what: &str) -> bool {
     match brought {
         Ok(is_there) => is_there,
@@ -157,8 +157,8 @@ impl Namespace {
         let mut listeners = vec![(SocketRole::Admin, admin)];
         for (role, ip, port) in LISTENERS {
             let address = SocketAddr::new(ip, port);
-            // While another proxy serves the workload, the port is only bound. The process that takes over starts to
-            // listen.
+            // While another proxy serves the workload, the port is only bound; the process that takes over starts to
+            // listen on it.
             let made = match flags.succeeds {
                 true => leno_sockets::bound(address),
                 false => leno_sockets::listener(address),
@@ -216,13 +216,13 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Steers new connections to the listeners of another process. This one's are closed a little later, once pending
-    /// handshakes have completed, because the kernel resets a handshake that completes at the moment in which a
-    /// listener is closed.
+    /// Steers new connections to the listeners of another process. The listeners of this process are closed a little
+    /// later, once pending handshakes have completed, because the kernel resets a handshake that completes at the
+    /// moment in which a listener is closed.
     fn pass_on(&mut self) {
         for (role, listener) in &self.listeners {
-            // The kernel gives the listeners of a port numbers. This process has one of them, number 0, so the other
-            // process has number 1.
+            // The kernel numbers the listeners of a port. This process' listener has number 0, so the other process'
+            // one has number 1.
             if let Err(error) = steer(listener, 1) {
                 report(format_args!(
                     "connections that arrive while a listener is closed may be lost ({role:?}): {error}"

@@ -53,9 +53,9 @@ fn run(flags: Flags) -> anyhow::Result<()> {
     broker::run(flags)
 }
 
-/// Writes what was asked for to standard output.
+/// Writes the help or the version to standard output.
 fn show(what: fmt::Arguments<'_>) {
-    // Without a reader there is nothing left to do.
+    // Nothing more can be done if standard output has no reader.
     let _unread = io::stdout().write_fmt(what);
 }
 

@@ -35,8 +35,8 @@ use seccompiler::{
     SeccompFilter, SeccompRule, sock_filter,
 };
 
-/// Files that are read besides those of the configuration: by the resolver and its libraries, by the C library to
-/// examine the machine, and for random numbers. Missing ones are skipped.
+/// Files that every proxy may read, besides those of its configuration: by the resolver and its libraries, by the C
+/// library to examine the machine, and for random numbers. Missing ones are skipped.
 const READABLE: [&str; 9] = [
     "/etc",
     "/usr/lib",
@@ -54,8 +54,8 @@ const READABLE: [&str; 9] = [
 const FILES: ABI = ABI::V5;
 const SIGNALS: ABI = ABI::V6;
 
-/// System calls that no proxy needs: for programs, other processes, namespaces and mounts, and the kernel itself, and
-/// interfaces with a long history of flaws.
+/// System calls that no proxy needs: those that concern programs, other processes, namespaces, mounts or the kernel
+/// itself, and those with a long history of flaws.
 const REFUSED: [i64; 56] = [
     libc::SYS_execve,
     libc::SYS_execveat,

@@ -18,7 +18,8 @@ pub const FLOW_IDLE: Duration = Duration::from_secs(120);
 pub const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// Datagrams of a flow that wait until it is open: what an application sends before it gets its first answer.
 pub const WAITING_DATAGRAMS: usize = 16;
-/// The bytes of these datagrams, to bound the memory: as many datagrams of the size that the mesh carries.
+/// The bytes of these datagrams, which bounds the memory: room for [`WAITING_DATAGRAMS`] of the largest size that the
+/// mesh carries.
 pub const WAITING_BYTES: usize = 24 * 1024;
 /// Longest time to open a flow: a handshake, a round trip, and the wait for discovery.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -363,7 +363,7 @@ impl Application {
         })
     }
 
-    /// Returns whether the kernel has accepted it.
+    /// Sends a datagram to the application. Returns whether the kernel has accepted it.
     fn send(&self, payload: &[u8]) -> bool {
         self.used_at.set(Instant::now());
         match self.socket.try_send(payload) {
@@ -377,7 +377,8 @@ impl Application {
         }
     }
 
-    /// Nothing listens at this address: the next candidate is tried, unless the application has answered before.
+    /// Called if nothing listens at the application's address: the next candidate is tried, unless the application has
+    /// answered before.
     fn failed(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::ConnectionRefused || self.has_answered.get() {
             return;

@@ -6,7 +6,8 @@
 //!                                                 ├─ outside: a socket of its own
 //!                                                 └─ closed: dropped, for a moment
 //! ```
-//! A task for each flow opens it, waits for its end, and then forgets it; the next datagram begins another one.
+//! A task for each flow opens it, waits for its end, and then removes it from the table; the next datagram opens a new
+//! flow.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;

@@ -29,7 +29,7 @@ use crate::ids::{MarkedIds, ProcessMark};
 const STREAM_WINDOW: u32 = 64;
 /// Bytes of packets that are kept for a connection that is not accepted yet: more than a handshake sends.
 const INCOMING_BYTES: u64 = 16 * 1024;
-/// A server name that no certificate is checked for, because servers are verified by their identity.
+/// The server name of all handshakes. No certificate is checked for it, because servers are verified by their identity.
 const NO_NAME: &str = "leno.invalid";
 
 /// The endpoints of one worker.
@@ -94,7 +94,8 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the peers know: until then each of their packets is answered with the end of its connection.
+    /// Waits until the peers have noticed: until then each of their packets is answered with the close of its
+    /// connection.
     pub(crate) async fn closed(&self) {
         let all = async {
             for endpoint in self.each() {

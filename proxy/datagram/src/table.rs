@@ -1,7 +1,7 @@
 //! A bounded table of flows: if it is full, a flow that was not used recently is evicted.
 //!
-//! It is chosen like a page by the clock algorithm: a flow that was used since the hand passed it gets another round.
-//! So a datagram costs one flag, and a new flow a few steps.
+//! The evicted flow is chosen by the clock algorithm for pages: a flow that was used since the hand passed it gets
+//! another round. So a datagram costs one flag, and a new flow a few steps.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -46,7 +46,8 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         Some(&entry.value)
     }
 
-    /// Adds a value under a key that has none; returns its number, and the value that was evicted for it.
+    /// Adds a value under a key that is not in the table; returns the number of the new entry, and the value that was
+    /// evicted for it.
     pub(crate) fn insert(&mut self, key: K, value: V, now: Instant) -> (u64, Option<V>) {
         let evicted = if self.flows.len() >= self.most { self.evict() } else { None };
         let number = self.next;

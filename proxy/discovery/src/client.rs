@@ -51,8 +51,8 @@ impl Client {
         self.identity.certificates()
     }
 
-    /// Certificates of the application's own, for the same identity, which this client gets from the first call on. `None` where
-    /// the proxy has no token by which the control plane issues them.
+    /// Certificates for the application, with the same identity and another key. This client requests them once the
+    /// application makes its first call. `None` if the proxy has no token with which to request them.
     pub fn application(&mut self) -> Option<ApplicationIdentity> {
         let token = self.settings.certificates.token()?.clone();
         let certificates = CertificateSource::Token(token);
@@ -70,7 +70,7 @@ impl Client {
         let certificates = identity.certificates();
         let of_application = async {
             match &application {
-                // In a box, since few have one.
+                // In a box, because few proxies have one.
                 Some(application) => Box::pin(application.run()).await,
                 None => std::future::pending().await,
             }
@@ -87,8 +87,8 @@ impl Client {
     }
 }
 
-/// Puts every trust bundle that is sent into use. Of a bundle and the roots that came with a certificate, those that
-/// came last hold: a control plane that cannot be reached for discovery may still issue.
+/// Puts every trust bundle that the control plane sends into use. Roots also come with each certificate, and the newest
+/// roots are used, because a control plane that cannot be reached for discovery may still issue certificates.
 async fn trust(live: &Live, identities: &[&IdentityClient]) -> Infallible {
     let mut bundles = live.trust();
     loop {
@@ -129,7 +129,8 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                 let begun = Instant::now();
                 let ended = stream::run(live, opened, || was_heard = true, reconnect);
                 let ended = ended.await;
-                // One that ends soon after its first answer may end so each time, at some cost to both sides.
+                // A stream that ends soon after its first response may do so again each time, so its successor waits
+                // longer.
                 if was_heard && begun.elapsed() >= LONGEST_WAIT {
                     backoff.reset();
                 }

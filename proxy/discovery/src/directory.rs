@@ -67,7 +67,7 @@ pub(crate) struct Live {
 struct State {
     table: Table,
     watches: Watches,
-    /// The control plane has sent the list of services that workloads of the same identity use.
+    /// Whether the control plane has sent the list of services that workloads of the same identity use.
     uses_known: bool,
     connected: bool,
     changed: Instant,
@@ -75,7 +75,7 @@ struct State {
     refused: u64,
     nacks: u64,
     connects: u64,
-    /// What handshakes use, and whether that was not reported on this stream yet.
+    /// The certificate and trust bundle that handshakes use, and whether that must still be reported on this stream.
     in_use: Option<(TrustInUse, bool)>,
     /// Issuers of tokens with unknown keys that were not reported yet: at most those of the server policy, and
     /// [`MAX_UNKNOWN_KEYS`].
@@ -288,12 +288,12 @@ impl Live {
         }
         let resolution = state.table.resolve(&subject);
         let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
-        // An address that resolves is watched beyond the limit: what the control plane has sent
-        // bounds their number. Without a watch, outbound would take a meshed address for an
-        // unmeshed one and dial it in plaintext.
+        // An address that resolves is watched even beyond the limit. The number of such addresses is bounded by the
+        // resources that the control plane has sent. Without a watch, outbound would treat a meshed address as unmeshed
+        // and dial it in plaintext.
         if !room && !known {
             state.refused = state.refused.wrapping_add(1);
-            // What is denied to some clients must not be permitted because there are many clients.
+            // Requests that a policy denies to some clients must not become permitted because there are many clients.
             let answer = match asker {
                 Asker::Inbound | Asker::Log => Resolution::Pending,
                 Asker::Outbound | Asker::Prefetch => Resolution::Unknown,
@@ -421,7 +421,7 @@ impl Live {
         std::mem::take(&mut self.state().unknown_keys).into_iter().collect()
     }
 
-    /// What handshakes use, for the first request of a stream.
+    /// The certificate and trust bundle that handshakes use, for the first request of a stream.
     pub(crate) fn in_use(&self) -> Option<TrustInUse> {
         self.state().in_use.as_mut().map(|(in_use, is_new)| {
             *is_new = false;
@@ -429,7 +429,7 @@ impl Live {
         })
     }
 
-    /// The same, if it has changed since it was reported.
+    /// The same for a later request; `None` if it has not changed since it was reported.
     pub(crate) fn take_in_use(&self) -> Option<TrustInUse> {
         let is_new = self.state().in_use.as_ref().is_some_and(|(_, is_new)| *is_new);
         if is_new { self.in_use() } else { None }
@@ -457,7 +457,7 @@ impl Live {
         for subject in changed {
             let mut resolution = state.table.resolve(&subject);
             if matches!(resolution, Resolution::Pending) {
-                // The resource was removed, so nothing is known any more.
+                // The resource was removed, so the address is no longer known.
                 resolution = Resolution::Unknown;
             }
             state.watches.publish(&subject, resolution);

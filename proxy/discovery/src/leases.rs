@@ -135,7 +135,7 @@ pub(crate) async fn run(
         let reason = match connection::connect(settings, certificate.as_deref()).await {
             Ok(connection) => {
                 let asked = (first, &mut questions);
-                // In a box: few proxies have limits that they share.
+                // In a box, because few proxies have shared limits.
                 Box::pin(converse(settings, connection, asked, &mut heard)).await
             }
             Err(error) => crate::chain(&error),

@@ -18,7 +18,7 @@ pub struct Settings {
     pub certificates: CertificateSource,
     /// The workload instance that the proxy serves.
     pub instance: InstanceName,
-    /// The uid of the instance's pod, where the token is that of a node proxy; `None` where it is the instance's own.
+    /// The uid of the instance's pod, if the token is that of a node proxy; `None` if the token is the instance's own.
     pub pod_uid: Option<String>,
     /// The trust domain of the mesh.
     pub trust_domain: TrustDomain,
@@ -27,11 +27,12 @@ pub struct Settings {
 /// Where a proxy gets its certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertificateSource {
-    /// Of the control plane, against the token in this file. Read again for each request.
+    /// From the control plane, with the token in this file. Read again for each request.
     Token(PathBuf),
-    /// Of a SPIFFE Workload API, such as SPIRE's, which has to issue this identity.
+    /// From a SPIFFE Workload API, such as SPIRE's, which must issue this identity.
     WorkloadApi(WorkloadApiAddress, Identity),
-    /// Of a kubelet, in these files; of the control plane against the token in the last one, where they have none that is usable.
+    /// From a kubelet, in these files. If they contain no usable certificate, from the control plane with the token in
+    /// the file of the second field.
     Files(CertificateFiles, PathBuf),
 }
 

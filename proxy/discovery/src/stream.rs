@@ -198,7 +198,7 @@ impl Requests {
         .await?;
         self.send(DeltaDiscoveryRequest {
             type_url: TRUST_BUNDLE_TYPE.to_owned(),
-            // There is one, whatever its name is.
+            // The control plane sends exactly one bundle, whatever name is subscribed to.
             resource_names_subscribe: vec![id],
             trust: live.in_use(),
             ..Default::default()
@@ -300,7 +300,7 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// A resource as the table holds it. `None` for an update of a service that the table no longer
+/// A resource in the form in which the table stores it. `None` for an update of a service that the table no longer
 /// holds: the control plane sent it before it received the unsubscription.
 fn taken(
     live: &Live,

@@ -16,8 +16,8 @@ pub const MAX_WATCHED: usize = 16_384;
 /// dials. If a workload has more clients than this within [`IDLE`], the proxy queries the rarest of
 /// them again.
 pub const MAX_LOOKED_UP: usize = 4_096;
-/// Most addresses of clients that are looked up for the access log at once. A connection holds its look-up while it
-/// lasts, which must not take the room of those that decide about clients.
+/// Most addresses of clients that are looked up for the access log at once. A connection holds its look-up until it
+/// ends; these look-ups must not use up the room of those by which clients are authorized.
 pub const MAX_LOGGED: usize = 1_024;
 /// How long an address without receivers stays subscribed.
 pub const IDLE: Duration = Duration::from_mins(5);
@@ -83,7 +83,8 @@ impl Asker {
         }
     }
 
-    /// Whether an address that `other` has asked for is this asker's once it asks, too.
+    /// Whether an address that is watched for `other` counts as this asker's from the moment this asker watches it,
+    /// too.
     fn outranks(self, other: Self) -> bool {
         match self {
             Self::Outbound => other != Self::Outbound,
@@ -102,7 +103,7 @@ impl Watches {
         self.watched.contains_key(subject)
     }
 
-    /// Another receiver of an address. `None` if it is not watched yet.
+    /// Adds a receiver to a watched address. `None` if the address is not watched yet.
     pub(crate) fn subscribe(
         &mut self,
         subject: &Subject,
@@ -113,8 +114,9 @@ impl Watches {
         watched.idle_since = None;
         watched.used = self.uses;
         if asker.outranks(watched.asker) {
-            // An address that the workload dials must not be dropped because of clients, nor one that decides because
-            // of the log. It was counted against a limit when it was added.
+            // An address that the workload dials must not be dropped because there are many clients, and one that is
+            // needed for authorization must not be dropped because of the log. The address was counted against the
+            // limit of the earlier asker.
             self.counts[watched.asker as usize] -= 1;
             self.counts[asker as usize] += 1;
             if std::mem::replace(&mut watched.asker, asker) == Asker::Prefetch {

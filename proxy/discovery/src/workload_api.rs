@@ -60,7 +60,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Uses what one stream brings; returns why it has ended.
+/// Puts the certificates of one stream into use. Returns why the stream has ended.
 async fn take_all(
     client: &IdentityClient,
     (address, identity): (&WorkloadApiAddress, &Identity),
@@ -83,13 +83,14 @@ async fn take_all(
                 tracing::info!(remaining_s, "certificate taken from the Workload API");
                 client.take(certificate);
             }
-            // The server sends the right one once it is registered.
+            // The server sends the right certificate once the workload is registered.
             Err(mismatch) => tracing::error!("{mismatch}"),
         }
     }
 }
 
-/// The certificate of this workload. A proxy may be registered as several, of which the mesh has one.
+/// The certificate of this workload. A proxy may be registered under several identities, only one of which is in the
+/// mesh.
 fn choose(
     mut all: Vec<Svid>,
     (address, expected): (&WorkloadApiAddress, &Identity),
@@ -186,11 +187,12 @@ mod tests {
         assert!(!next.is_outdated(&second));
     }
 
-    /// A rotation waited for it: its roots were never those that the control plane had published.
+    /// Regression: a rotation waited forever for such a proxy, because its roots never equalled those that the control
+    /// plane had published.
     #[test]
     fn a_certificate_whose_workload_api_is_away_acknowledges_what_the_control_plane_publishes() {
         let certificate = chosen(&["spiffe://cluster.local/ns/shop/sa/web"]).unwrap();
-        // The other authority has replaced its root meanwhile, which the control plane has heard of.
+        // The other authority has since replaced its root, and the control plane has published the new one.
         let roots = [Bytes::from_static(b"ours"), Bytes::from_static(b"their next")];
         let published = TrustBundle {
             roots: roots.to_vec(),

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The first of the codes for use between proxies of a mesh: the letters `Len`, and a number. RFC 9113 section 7
-/// lets endpoints ignore what codes mean that they do not know.
+/// The first of the codes for use between proxies of a mesh: the letters `Len`, and a number. Endpoints may treat codes
+/// that they do not know like `INTERNAL_ERROR` (RFC 9113 section 7).
 const OF_MESH: u32 = 0x4c65_6e00;
 
 /// An error code (RFC 9113 section 7). Unknown codes keep their number.
@@ -40,10 +40,10 @@ impl Code {
     /// The request needs HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// Numbers of [`Self::of_mesh`] below this one stand for malformed messages of applications.
+    /// Numbers of [`Self::of_mesh`] from this one on stand for other errors than malformed messages of applications.
     pub const OTHER_OF_MESH: u8 = 0x80;
 
-    /// One of the codes that the proxies of a mesh use among each other. Their meaning is the user's of this crate.
+    /// One of the codes that the proxies of a mesh use among each other. The user of this crate defines what they mean.
     #[must_use]
     pub const fn of_mesh(number: u8) -> Self {
         Self(OF_MESH | number as u32)
@@ -57,7 +57,7 @@ impl Code {
         (rest == first).then_some(number)
     }
 
-    /// The same as a code of RFC 9113, for peers that are no proxies of the mesh. A malformed response ends as
+    /// Converts the code to one of RFC 9113, for peers that are not proxies of the mesh. A malformed response ends as
     /// section 8.1.1 demands. Other codes stay as they are.
     #[must_use]
     pub fn without_mesh(self) -> Self {

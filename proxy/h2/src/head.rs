@@ -401,7 +401,7 @@ fn is_value(bytes: &[u8]) -> bool {
     if around(bytes.first()) || around(bytes.last()) {
         return false;
     }
-    // One pass without a branch per byte, of which a release build makes no vector instructions
+    // One pass without a branch per byte. A release build does not vectorise it
     // (`docs/decisions/198-what-an-unobserved-request-costs.md`).
     let bad = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f);
     !bytes.iter().fold(false, |any, byte| any | bad(*byte))

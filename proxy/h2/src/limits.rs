@@ -52,7 +52,8 @@ pub struct Limits {
     /// comes after one to two times this duration. While nothing else needs the memory, a slow
     /// reader harms only itself, and the limit is [`write_stall`](Self::write_stall).
     pub stall: Duration,
-    /// The code of such a reset. Where streams carry connections it must be none that ends them in order.
+    /// The code of such a reset. If streams carry tunnelled connections, it must not be a code that means an orderly
+    /// end.
     pub stall_code: Code,
     /// Largest DATA frame accepted and sent. Every implementation accepts 16 KiB.
     pub frame_bytes: u32,

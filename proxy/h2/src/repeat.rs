@@ -8,8 +8,8 @@ use crate::head::{Facts, Head};
 /// Sections that are cached: calls that repeat on one connection have only a handful of different
 /// heads and trailers.
 const SLOTS: usize = 8;
-/// Longest section that is cached. One that consists of indices is shorter than 32 bytes, and the responses of a server that
-/// refers to nothing in its table, as nginx, mostly shorter than this.
+/// Longest section that is cached. A section that consists of indices is shorter than 32 bytes. A server that does not
+/// refer to its table, such as nginx, mostly sends responses shorter than this.
 const MAX_BYTES: usize = 256;
 /// Largest block that is cached: at most 10 KiB per connection while it has streams, with its section.
 const MAX_BLOCK_BYTES: usize = 1024;
@@ -48,7 +48,7 @@ impl<'s> Split<'s> {
     }
 }
 
-/// What a cached section has to do with the decoder's table.
+/// How a cached section depends on the decoder's table, or changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
     /// Its fields are those of the section while the decoder has this [version](leno_hpack::Decoder::version). Nothing is inserted.
@@ -80,7 +80,7 @@ struct Section {
 }
 
 impl Repeats {
-    /// Fills `fields` with the decoded section, if it is cached. What is to be inserted into the table is up to the caller.
+    /// Fills `fields` with the decoded section, if it is cached. The caller has to make the inserts into the table.
     pub(crate) fn find(
         &self,
         section: &[u8],
@@ -102,8 +102,8 @@ impl Repeats {
         Some((known.facts, inserts))
     }
 
-    /// Caches a section when it arrives the second time in a row for its slot: a section that comes
-    /// once is not worth a copy. `apart`: how many of the last `fields` come after the section.
+    /// Caches a section when it arrives the second time in a row for its slot: a section that comes once is not worth a
+    /// copy. `apart`: how many of the last `fields` do not belong to the section.
     pub(crate) fn note(
         &mut self,
         section: &[u8],

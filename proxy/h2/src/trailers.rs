@@ -1,9 +1,9 @@
 //! Which fields may be trailers (RFC 9110 section 6.5.1).
 
-/// Fields that frame, route, authenticate or qualify a message, or that say how its content is to be
-/// processed: a receiver needs them before the content, and one that merges trailers into the head
-/// would read them as if they had been there. The list of Go's `httpguts.ValidTrailerHeader`, with
-/// cookies and the fields of a connection that it does not have.
+/// Fields that frame, route, authenticate or qualify a message, or that control how its content is processed. A
+/// receiver needs them before the content, and a receiver that merges trailers into the head would treat them as head
+/// fields. The list of Go's `httpguts.ValidTrailerHeader`, with cookies and the fields of a connection that it does not
+/// have.
 const FORBIDDEN: [&str; 24] = [
     "authorization",
     "cache-control",

@@ -12,17 +12,19 @@ use crate::error::Reset;
 use crate::piece::Piece;
 use crate::stream::Stream;
 
-/// Bytes copied by one write: what [`Limits::send_bytes`](crate::Limits::send_bytes) lets wait in a stream.
+/// Most bytes that one write copies: as many as may wait in a stream
+/// ([`Limits::send_bytes`](crate::Limits::send_bytes)).
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// How a tunnel ends before its END_STREAM: as RFC 9113 section 8.5 has it for a connection that was reset. Implementations take
-/// CANCEL and NO_ERROR for an end in order.
+/// The code that ends a tunnel before its END_STREAM: that of RFC 9113 section 8.5 for a connection that was reset.
+/// Implementations treat CANCEL and NO_ERROR as an orderly end.
 const CUT: Code = Code::CONNECT_ERROR;
 
 /// The two directions of a stream whose CONNECT was answered with 200.
 ///
 /// A shutdown sends END_STREAM. A tunnel that is dropped without one, or after [`Io::reset_on_drop`], is reset, so that
-/// the other end does not take what it has for the whole. Bytes that are not read hold back the sender, by the
+/// the other end does not mistake the received bytes for the whole. Unread bytes slow down the sender, by the window of
+/// the stream.
 /// window of the stream.
 #[derive(Debug)]
 pub struct Tunnel {
@@ -34,7 +36,7 @@ pub struct Tunnel {
     ended: bool,
     /// END_STREAM was sent.
     shut: bool,
-    /// It ends with a reset.
+    /// The tunnel ends with a reset.
     is_cut: bool,
 }
 
@@ -46,7 +48,7 @@ impl Tunnel {
         Self { stream: Some(stream), received, ended: false, shut: false, is_cut: false }
     }
 
-    /// Ready when bytes are here, or the end.
+    /// Ready when there are bytes or the end.
     fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(Err(gone())) };
         while self.received.is_empty() && !self.ended {

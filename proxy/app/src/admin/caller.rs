@@ -49,7 +49,7 @@ impl Caller {
     }
 
     /// The error response, if this caller may not make the request. `scrapers`: the network addresses that may request
-    /// metrics; without any, all may.
+    /// metrics; if there are none, all may.
     pub(crate) fn refuse<B>(
         self,
         request: &Request<B>,

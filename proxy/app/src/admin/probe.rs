@@ -44,8 +44,8 @@ pub(crate) struct Probes(Arc<ProbeSet>);
 #[derive(Debug)]
 struct ProbeSet {
     probes: BTreeMap<String, Probe>,
-    /// The probes that run now. All callers that want the same result share one probe, so there are at most as many as
-    /// pairs of a probe and an address of the workload.
+    /// The probes that run now. All callers that want the same result share one probe, so there is at most one for each
+    /// pair of a probe and an address of the workload.
     under_way: Mutex<BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>>,
     counts: Counts,
 }

@@ -1,4 +1,4 @@
-//! A collector that answers as it is told, and how often a batch is sent to it.
+//! How often a batch is sent to a collector, by the answers of the collector.
 
 use std::cell::Cell;
 use std::pin::Pin;

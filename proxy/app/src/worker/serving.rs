@@ -21,19 +21,18 @@ const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::Inbo
 /// The client of an accepted connection, and the local address.
 type Accepted = (SocketAddr, SocketAddr);
 
-/// An admitted connection of the workload. It is boxed, so that the task that serves it needs no space for this as
-/// well.
+/// An admitted connection of the workload. It is boxed, so that the task that serves it does not reserve space for it.
 pub(super) struct Arrived {
     planes: Rc<Planes>,
     stream: TcpStream,
     /// The local address at which it was accepted.
     listener: SocketAddr,
     turn: Duration,
-    /// The connection counts as open until this is dropped.
+    /// Makes the connection count as open until this is dropped.
     open: (Charge, Admitted),
 }
 
-/// Waits for the turn of a connection. A function of its own, because few connections wait, and so their tasks need no
+/// Waits for the turn of a connection. A function of its own, so that only the tasks of connections that do wait have
 /// space for the timer.
 async fn wait(turn: Duration) {
     if !turn.is_zero() {
@@ -65,7 +64,7 @@ impl Planes {
             match departure {
                 Some(Departure::Last) => listener.close(serve).await,
                 Some(Departure::PassedOn) => listener.pass_on(planes.workers, serve).await,
-                // A listener that lives on elsewhere must not refuse clients.
+                // Other processes use this listener, so it must not refuse clients.
                 Some(Departure::Replaced | Departure::Succeeded) | None => {}
             }
         });
@@ -117,14 +116,14 @@ impl Planes {
         None
     }
 
-    /// Whether a connection passes, waits or is refused, because of the connections before it.
+    /// Whether a connection is served at once, must wait or is refused, by the rate of earlier connections.
     fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
         let Some(paces) = &self.paces else { return Arrival::Passes };
         arrive(&mut paces.borrow_mut(), Instant::now())
     }
 
-    /// How long the connection must wait, which is counted. If too many wait already, it is reset, and the result is
-    /// `None`.
+    /// How long the connection must wait; the wait is counted. If too many connections wait already, the connection is
+    /// reset, and the result is `None`.
     fn turn(
         &self,
         stream: &mut TcpStream,

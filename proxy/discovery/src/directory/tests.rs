@@ -275,7 +275,8 @@ fn clients_of_the_access_log_take_no_room_from_those_that_are_decided_about() {
         (0..MAX_LOOKED_UP).map(|number| directory.look_up_for_log(scanned(number))).collect();
     assert_eq!(directory.status().addresses, MAX_LOGGED);
     let decides = directory.look_up(scanned(MAX_LOOKED_UP));
-    // One that is in the log already is asked for once, and is no longer the log's to drop.
+    // An address that the access log already watches is not requested twice, and is then no longer dropped with those
+    // of the log.
     let both = directory.look_up(scanned(0));
     drop(logged);
     for number in 1..=MAX_LOGGED * 2 {

@@ -21,7 +21,7 @@ fn documents(spec: &str) -> String {
 
 const SHARED: &str = "requests: 100, burst: 20, scope: Global";
 
-/// Asks until a lease arrives for which `fits` holds.
+/// Requests tokens until a lease arrives for which `fits` holds.
 async fn asked(asker: &mut Asker, wanted: u32, fits: impl Fn(&Lease) -> bool) -> Lease {
     let limit: Arc<str> = LIMIT.into();
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
@@ -56,7 +56,7 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
             most_holders = most_holders.max(lease.holders);
         }
     }
-    // What was asked for again, because an answer took its time, is leased as well.
+    // A request that was repeated because its response was late is answered twice, and its lease counts as well.
     let leased = || plane.metric("leno_control_leased_tokens_total");
     let late = async {
         while leased() != u64::from(sum) {

@@ -77,7 +77,7 @@ async fn each_phase_is_acknowledged_by_hash_and_no_stream_is_cut() {
     assert_ne!(switched.issuer, first.issuer);
     assert_eq!(switched.roots_der().len(), 2);
 
-    // The next control plane goes on from what is stored, and is verified by the new root.
+    // The next control plane continues from the stored state, and proxies verify it with the new root.
     plane.stop().await;
     plane.restart().await;
     assert_eq!(plane.authority().trust().state().phase, RotationPhase::Switch);

@@ -170,7 +170,8 @@ impl Inner {
             None => (before == self.decoder.version()).then_some(Table::Version(before)),
         };
         if let (Outcome::Complete, Ok(facts), Some(table)) = (outcome, checked, table) {
-            // Where a repeated length was removed, the last field may be another one than that of the section.
+            // If a repeated `content-length` was removed, the last field of the block may not be the last field of the
+            // section.
             let is_apart = |trace: &[u8]| {
                 !facts.length_repeated
                     && self.decoder.last_field() == trace.len()
@@ -184,8 +185,8 @@ impl Inner {
         Ok(Decoded { fields, outcome, checked })
     }
 
-    /// Does with the fields of a cached section what is different each time: inserts into the decoder's table what the section inserts, and
-    /// adds the `traceparent` that stands behind it. Otherwise the section must be decoded.
+    /// Repeats the parts of decoding that a cached section needs each time: makes its inserts into the decoder's table,
+    /// and adds the `traceparent` that follows it. Returns false if the section must be decoded instead.
     fn complete(
         &mut self,
         fields: &mut Head,
@@ -194,7 +195,7 @@ impl Inner {
     ) -> bool {
         match trace {
             None => self.decoder.insert_again(fields, inserts),
-            // It would refer to a table that has the inserts already.
+            // Decoding would begin with a table into which the section's inserts were already made.
             Some(_) if !inserts.is_empty() => false,
             Some(trace) => {
                 self.decoder.insert_again(fields, inserts)

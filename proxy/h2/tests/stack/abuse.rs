@@ -293,7 +293,7 @@ fn of_a_burst_of_interim_heads_some_are_dropped_and_the_final_one_arrives() {
         let (mut peer, client, _ended) = as_server(&Limits::default(), &[]).await;
         let mut stream = client.open(&request("GET", "/"), true).unwrap();
         peer.expect(HEADERS, 1).await;
-        // Before the reader of the stream runs: as many as it takes, and two more.
+        // All arrive before the reader of the stream runs: as many as are queued, and two more.
         for _ in 0..10 {
             peer.headers(1, false, &[(":status", "103")]).await;
         }

@@ -1,5 +1,5 @@
-//! Ejection for failed requests: which endpoints are ejected, for how long, and that one endpoint
-//! is always left.
+//! Ejection for failed requests: which endpoints are ejected, for how long, and that at least one endpoint always
+//! remains.
 
 use super::*;
 use crate::SuccessRate;
@@ -17,8 +17,7 @@ fn consecutive(failures: u32) -> Ejection {
     Ejection { consecutive_failures, max_percent: 100, panic_percent: 0, ..Ejection::default() }
 }
 
-/// Picks among `n` endpoints, whose requests fail as `fails` says. Returns the number of picks of
-/// each.
+/// Picks among `n` endpoints; `fails` decides which requests fail. Returns the number of picks of each.
 fn run(
     balancer: &mut Balancer<usize>,
     (n, picks): (usize, u32),

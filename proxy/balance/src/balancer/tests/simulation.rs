@@ -30,8 +30,7 @@ struct Seen {
     shares: Vec<u32>,
 }
 
-/// Sends `requests` at a constant rate, whether responses have arrived or not. Returns the
-/// latencies and shares.
+/// Sends `requests` requests at a constant rate, without waiting for responses. Returns the latencies and shares.
 fn run(latency_us: &[f64], gap_us: Time, requests: u32, algorithm: Algorithm) -> Seen {
     let mut service = Service { latency_us: latency_us.to_vec(), rng: Rng::seeded(3) };
     let mut balancer = Balancer::seeded(4);
@@ -110,8 +109,8 @@ fn an_endpoint_that_stalls_later_gets_little() {
     assert!((1..400).contains(&stalled), "{stalled} in 39 s");
 }
 
-/// Sends 40,000 requests to three endpoints. The first one refuses at once from request `from` on.
-/// Returns how many of those it gets.
+/// Sends 40,000 requests to three endpoints. The first one refuses at once from request `from` on. Returns how many
+/// later requests it still gets.
 fn sent_to_one_that_refuses(from: u32, refused: fn(&Pick<usize>, Duration, Instant)) -> u32 {
     let mut balancer = Balancer::seeded(4);
     balancer.update(0..3_usize);
@@ -136,7 +135,7 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
         let all = 40_000 - from;
         let sent = sent_to_one_that_refuses(from, Pick::observe_refusal);
         assert!((all / 20..all * 2 / 5).contains(&sent), "{sent} of {all}");
-        // What it would get if a quick refusal made it look fastest, to show that this matters.
+        // What the endpoint would get if a quick refusal made it look fastest. Shows that the distinction matters.
         let sent = sent_to_one_that_refuses(from, Pick::observe);
         assert!(sent > all * 3 / 5, "{sent} of {all}");
     }
