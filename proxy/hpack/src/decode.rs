@@ -106,7 +106,7 @@ pub struct Decoder {
     changes: u32,
     /// Bytes of the last field of the section that was decoded last, as it was encoded.
     last_field: usize,
-    /// What the section that was decoded last has inserted, if its fields depend on nothing in the table.
+    /// The inserts of the section that was decoded last, if its fields do not depend on the table.
     inserts: Option<Inserts>,
 }
 
@@ -146,14 +146,15 @@ impl Decoder {
         self.last_field
     }
 
-    /// What the section that was decoded last has inserted into the table, in case equal sections decode to equal fields whatever
-    /// is in the table. Only of a section that was [complete](Outcome::Complete).
+    /// The fields that the section decoded last has inserted into the table. `None` if the section refers to the table,
+    /// so that equal sections may decode to other fields. Only valid after a section that was
+    /// [complete](Outcome::Complete).
     pub fn inserts(&self) -> Option<Inserts> {
         self.inserts
     }
 
-    /// Does to the table what it did to decode a section to `fields` before. Otherwise the section must be decoded, because
-    /// it must begin with a table size update.
+    /// Repeats the inserts that decoding a section into `fields` made before. Returns false if the section must be
+    /// decoded instead, because it must begin with a table size update.
     pub fn insert_again(&mut self, fields: &Block, inserts: Inserts) -> bool {
         if self.required.is_some() {
             return false;
@@ -168,8 +169,8 @@ impl Decoder {
         true
     }
 
-    /// Appends a field that stands behind a section, if it is a literal that no table keeps, and within the limits. Otherwise
-    /// the block may have changed, and the section with this field must be decoded as a whole.
+    /// Appends a field that follows a section, if it is a literal that enters no table and is within the limits. If
+    /// this returns false, the block may have changed, and the section with this field must be decoded as a whole.
     pub fn append(&self, field: &[u8], block: &mut Block, limits: Limits) -> bool {
         let Some((&first @ ..0x10, mut rest)) = field.split_first() else { return false };
         let mut sink = Sink::new(block, limits);
@@ -362,7 +363,7 @@ struct Sink<'a> {
     spare: usize,
     /// The fields that were inserted into the table.
     inserts: Inserts,
-    /// A field depends on the table, or is too far behind for [`Inserts`].
+    /// A field depends on the table, or its number exceeds the bits of [`Inserts`].
     needs_table: bool,
 }
 

@@ -112,8 +112,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the section of a block. If the same block was encoded before as indices of whole
-    /// fields alone, and the table has not changed since, that section is copied. A `traceparent` at the end may be another.
+    /// Appends the section of a block. If the same block was encoded before, only with indices of whole fields, and the
+    /// table has not changed since, that section is copied. A `traceparent` at the end may differ.
     pub fn encode_block(&mut self, block: &Block, out: &mut Vec<u8>) {
         let (fields, trace) = block.split_last(Token::TRACEPARENT);
         self.encode_repeated(fields, out);
@@ -181,8 +181,8 @@ impl Encoder {
         }
     }
 
-    /// Appends a field that no two messages have, if a table has its name. The value is not looked for in the table, and not
-    /// coded: to code and to decode it would cost the ends more than the quarter of its bytes is worth.
+    /// Appends a field whose value differs in every message, if a table has its name. The value is neither looked up in
+    /// the table nor Huffman-coded: the coding saves a quarter of its bytes, and would cost both ends more than that.
     fn changing(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> bool {
         let name = self.name_index(field);
         if name == 0 {

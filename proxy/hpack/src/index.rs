@@ -36,7 +36,7 @@ struct IndexEntry {
 }
 
 impl Index {
-    /// An index for a table with at most `entries`.
+    /// An index for a table of at most `entries` entries.
     pub(crate) fn new(entries: usize) -> Self {
         Self { most: (entries / WAYS).next_power_of_two(), ..Self::default() }
     }
@@ -45,8 +45,7 @@ impl Index {
         self.most == 0
     }
 
-    /// The index in the table of an entry with this hash for which `is` holds. 0 is the newest
-    /// entry.
+    /// The index in the table of an entry with this hash for which `is` returns true. 0 is the newest entry.
     pub(crate) fn find(
         &self,
         hash: u32,

@@ -299,7 +299,7 @@ impl Call {
         }
     }
 
-    /// The response goes to the client: if this is a copy, it takes the client's stream.
+    /// Called when this call's response is chosen for the client: a copy takes the client's stream.
     pub(crate) fn claim(&mut self) {
         if let Some(aside) = self.aside.take() {
             self.stream = aside.take();
@@ -413,8 +413,8 @@ impl Call {
         Poll::Ready(Ok(piece))
     }
 
-    /// The response has begun, or too much is held, so there will be no retry. Only the `at` pieces that were passed on
-    /// are dropped.
+    /// Called when there will be no retry, because the response has begun or too much is held. Only the `at` pieces
+    /// that were passed on are dropped.
     pub(crate) fn stop_holding(&mut self, at: &mut usize) {
         self.used = true;
         self.held.drain(..self.held.len().min(std::mem::take(at)));

@@ -240,8 +240,8 @@ impl<S: Io> Conn<S> {
     }
 
     /// Sends a response that the proxy generates, to `request` or to bytes that are not a request. Returns whether the
-    /// connection can be used further; the response tells the client the same. Fails if the client does not read the
-    /// response in time.
+    /// connection can be reused; the response's `Connection` header tells the client the same. Fails if the client does
+    /// not read the response in time.
     pub async fn respond(
         &mut self,
         request: Option<&RequestHead>,
@@ -250,7 +250,7 @@ impl<S: Io> Conn<S> {
         self.respond_and(request, answer, true).await
     }
 
-    /// The same. `keep` permits the client to send another request.
+    /// Like [`respond`](Self::respond). The client may send another request only if `keep` is true.
     pub(crate) async fn respond_and(
         &mut self,
         request: Option<&RequestHead>,

@@ -34,7 +34,7 @@ impl GrowingWait {
 /// The checks of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// The kernel cannot determine it for this connection.
+    /// The kernel cannot report for this connection whether the client has left.
     is_unknown: bool,
     wait: GrowingWait,
     /// `None` before the first check.
@@ -98,7 +98,7 @@ impl DepartureChecks {
         }
     }
 
-    /// The client is read again.
+    /// Must be called when the client is read again.
     pub(crate) fn reads_again(&mut self) {
         self.unread = None;
     }

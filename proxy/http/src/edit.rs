@@ -72,7 +72,7 @@ impl HeaderLine {
         Ok(Self { line, lower_name, name_length: name.len() })
     }
 
-    /// One line for each name and value that is valid in a header.
+    /// A line for each pair whose name and value are valid in a header.
     pub fn all(pairs: Vec<(&str, String)>) -> Vec<Self> {
         let line = |(name, value): (&str, String)| Self::new(name, value.as_bytes()).ok();
         pairs.into_iter().filter_map(line).collect()

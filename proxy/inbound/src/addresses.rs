@@ -20,11 +20,11 @@ use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait of a connection or request for the addresses of its client. Short enough that what a changed policy
-/// denies ends within a second.
+/// Longest wait of a connection or request for the addresses of its client. Short enough that connections that a
+/// changed policy denies end within a second.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a look-up is not repeated that was refused because there are too many.
+/// How long a look-up that was refused, because there are too many, is not repeated.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The other addresses of a client, looked up when policies need them.

@@ -82,7 +82,7 @@ pub(crate) struct Access {
     /// Whether the port is declared opaque. Policies must permit a request to such a port as bytes, too;
     /// see [`Access::at_port_of`].
     carries_bytes: bool,
-    /// Other addresses of the client, looked up once policies depend on them.
+    /// The client's other addresses, looked up as soon as policies depend on them.
     addresses: RefCell<Addresses>,
     /// The result of the last evaluation of the policies; `None` before the first one.
     rules: RefCell<Option<Evaluated>>,

@@ -44,15 +44,15 @@ pub(crate) struct BegunOn<S> {
     edge: Rc<Peer>,
     caller: Rc<Caller>,
     client: Box<Conn<S>>,
-    /// The client is another proxy, which has proven its identity.
+    /// Whether the client is another proxy that has proven its identity.
     is_mesh: bool,
 }
 
 /// What serves a request of an HTTP/1 client.
 pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
-/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh`: the client is another proxy, which
-/// has proven its identity.
+/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh`: the client is another proxy that has
+/// proven its identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
     (shared, handlers): (&Rc<Worker>, &Http1Handlers<S>),
     application: &Rc<Application>,
@@ -93,7 +93,7 @@ pub(crate) struct Job {
     edge: Rc<Peer>,
     caller: Rc<Caller>,
     request: leno_h2::Request,
-    /// The client is another proxy, which has proven its identity.
+    /// Whether the client is another proxy that has proven its identity.
     is_mesh: bool,
 }
 
@@ -134,7 +134,7 @@ impl<'n> Permitted<'_, 'n> {
         });
         self.grants.apply(self.removed, &mut order);
         order.request.trace = self.trace.as_ref();
-        // Behind a waypoint is its own outbound side, which removes the mesh headers of servers.
+        // If this is a waypoint, the server is its own outbound side, which removes the mesh headers of servers.
         order.response.keep_mesh = self.shared.is_of_service();
         order.copies = self.begun.copies().cloned();
         order
@@ -148,7 +148,7 @@ async fn serve_call(job: Job) {
     forward_call(&shared, &application, (&edge, &caller), call.without_identity()).await;
 }
 
-/// Serves the requests of an HTTP/2 client side by side. `is_mesh`: the client is another proxy, which has proven its
+/// Serves the requests of an HTTP/2 client side by side. `is_mesh`: the client is another proxy that has proven its
 /// identity.
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Worker>,
@@ -286,8 +286,8 @@ fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> Stri
     if authorizers.is_empty() { String::new() } else { described(Some(request)) }
 }
 
-/// Reads the body, if an authorizer gets it. Fails if the client sends it too slowly. `what`: the request, for the
-/// log. `read` reads up to a number of bytes.
+/// Reads the body, if an authorizer gets it. Fails if the client sends the body too slowly. `what`: the request, for
+/// the log. `read` reads up to a number of bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     (shared, access): (&Worker, &Access),
     (authorizers, what): (&[Rc<Authorizer>], &str),
@@ -520,12 +520,12 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     })
 }
 
-/// The attempts to send a request on HTTP/1 connections.
+/// The attempts to send one request on HTTP/1 connections.
 struct Tries<'a> {
     shared: &'a Worker,
-    /// How many of them used a new connection.
+    /// How many attempts used a new connection.
     new: usize,
-    /// The request is sent again.
+    /// Whether the request was sent before.
     is_again: bool,
 }
 

@@ -166,7 +166,7 @@ mod tests {
             record("api.example.com.", 20, RData::CNAME(CNAME(name("lb.example.net.")))),
             record("lb.example.net.", 300, RData::A("192.0.2.1".parse().unwrap())),
             record("lb.example.net.", 400, RData::A("192.0.2.2".parse().unwrap())),
-            // For a name that was not queried: a malicious resolver could send this.
+            // For another name than the one queried: a malicious resolver could send this.
             record("other.example.net.", 1, RData::A("192.0.2.66".parse().unwrap())),
         ];
         let said = read(&answered(ResponseCode::NoError, answers, None)).unwrap();

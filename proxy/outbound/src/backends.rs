@@ -56,7 +56,7 @@ pub(crate) struct Backends {
     /// Why the last connection to an endpoint failed, if the cause is `connect-unreachable` or concerns an endpoint
     /// outside of the mesh.
     failure: Cell<Option<&'static str>>,
-    /// The address of the service itself, which is requested from its waypoints.
+    /// The address of the service itself. Tunnels to its waypoints request this address.
     own: Cell<Option<SocketAddr>>,
     /// The last endpoint whose application was not reached.
     unreached: RefCell<Option<UnreachedEndpoint>>,
@@ -107,7 +107,7 @@ pub(crate) struct Remote {
     labels: EdgeLabels,
 }
 
-/// An endpoint keeps its pool and its history while these fields stay the same.
+/// An endpoint keeps its pool and its history as long as these fields stay the same.
 impl PartialEq for Remote {
     fn eq(&self, other: &Self) -> bool {
         let same_tls = match (&self.outside, &other.outside) {
@@ -133,7 +133,7 @@ impl ServiceLabels {
         Self { service: Arc::clone(&name.name), namespace: Arc::clone(&name.namespace) }
     }
 
-    /// For a workload that was dialled by its address.
+    /// The labels of a workload that was dialled by its own address.
     pub(crate) fn none() -> Self {
         Self { service: "".into(), namespace: "".into() }
     }
@@ -172,7 +172,7 @@ impl Backends {
         }
     }
 
-    /// Takes the state of endpoints outside of the mesh. To be called before the endpoints are updated.
+    /// Sets how endpoints outside of the mesh are reached. Must be called before the endpoints are updated.
     pub(crate) fn update_external(
         &self,
         external: Option<&ExternalEndpoints>,
@@ -186,7 +186,7 @@ impl Backends {
         }
     }
 
-    /// Takes the address of the service. To be called before the endpoints are updated.
+    /// Sets the address of the service. Must be called before the endpoints are updated.
     pub(crate) fn update_own(&self, own: Option<SocketAddr>) {
         self.own.set(own);
     }
@@ -317,7 +317,7 @@ impl Backends {
         self.declared.get()
     }
 
-    /// Whether a server here was seen to send before its client.
+    /// Whether a server of this destination has sent before its client.
     pub(crate) fn server_speaks_first(&self) -> bool {
         self.server_first.get()
     }

@@ -1,4 +1,4 @@
-//! Where flows of datagrams go that the workload begins.
+//! Routes the flows of datagrams that the workload begins.
 //!
 //! Each flow is routed once. Datagrams to a workload that has a proxy go through the mesh or not at all. Addresses
 //! outside of the mesh, and workloads without a proxy, get them in plaintext, as they get connections.
@@ -32,7 +32,7 @@ pub enum DatagramRoute {
 const NOT_RESOLVED: &str = "not-resolved";
 /// The port is not declared to carry datagrams.
 const NOT_DECLARED: &str = "port-not-declared";
-/// The service has no endpoint now.
+/// The service has no ready endpoint.
 const NO_ENDPOINTS: &str = "no-endpoints";
 /// The server's proxy is not one of this mesh.
 const WIRE_FORM: &str = "wire-form";

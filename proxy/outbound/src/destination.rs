@@ -332,7 +332,7 @@ impl Destination {
         matches!(&*now, Resolution::Service(service) if service.waypoint.is_some())
     }
 
-    /// Whether the destination comes from a route or the configuration, and so stands for no address.
+    /// Whether the destination comes from a route or the configuration, so that no address was dialled.
     fn is_fixed(&self) -> bool {
         self.original.ip().is_unspecified()
     }

@@ -81,7 +81,7 @@ struct Attempts<'a, R> {
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
     plan: Plan,
-    /// The copies in which policy has the request sent.
+    /// The copies of the request that policy sends if the response is late.
     hedge: Option<Hedge>,
     wanted: Affinity,
     request: &'a mut R,
@@ -105,7 +105,7 @@ enum NotEntered {
     ClientGone(Failure),
 }
 
-/// Whether to try again.
+/// Whether to send the request again after an attempt.
 enum Verdict {
     Done,
     /// At once, because the request never reached an application.
@@ -338,7 +338,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         picked
     }
 
-    /// Makes one attempt. `None`: there is to be another one.
+    /// Makes one attempt. `None`: another attempt must follow.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
         self.tries = self.tries.saturating_add(1);
         let sending = self.sending(&pick);

@@ -51,7 +51,7 @@ pub(crate) trait Request {
 pub(crate) struct OfHttp1<'a, S = TcpStream> {
     pub(crate) client: &'a mut Conn<S>,
     pub(crate) head: &'a RequestHead,
-    /// It is the copy of a request that came over HTTP/2, and is sent over HTTP/2 again.
+    /// Whether this is a copy of a request that came over HTTP/2, so that it is sent over HTTP/2 again.
     pub(crate) of_http2: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What an idle connection holds. Bytes are counted, of the proxy's thread alone.
+//! The memory that an idle connection holds. Only the bytes of the proxy's thread are counted.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -28,13 +28,13 @@ use counting::{ALLOCATIONS, BYTES};
 const PORT: u16 = 80;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-/// The first connections make what all of them share.
+/// The first connections allocate what all connections share.
 const FIRST: usize = 8;
 const MORE: usize = 64;
-/// Bounds a wait; nothing is measured by it.
+/// Longest wait. It does not affect the measurement.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Answers all requests.
+/// Starts an application that answers all requests.
 fn application() -> SocketAddr {
     let listener = BlockingListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

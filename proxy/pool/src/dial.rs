@@ -40,8 +40,8 @@ pub enum DialError<E> {
 
 /// The HTTP/1 connections of one worker to one server: idle ones, and those that are being opened.
 ///
-/// If a request leaves, because its deadline has passed or its client is gone, its attempt continues. The connection
-/// goes to the next request that waits, or to the idle ones.
+/// If a request leaves, because its deadline has passed or its client is gone, the attempt that was started for it
+/// continues. The connection then serves the next request that waits, or becomes idle.
 #[derive(Debug)]
 pub struct Dialer<S, E> {
     state: Rc<DialerState<S, E>>,
@@ -305,7 +305,7 @@ mod tests {
         .await;
     }
 
-    /// Runs all of them side by side.
+    /// Polls all futures concurrently and returns their results.
     async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
         let mut all: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
         std::future::poll_fn(|cx| {

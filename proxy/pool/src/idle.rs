@@ -18,7 +18,7 @@ pub const CONN_IDLE: Duration = Duration::from_secs(50);
 /// which requests it has not seen when it closes one, so there is no race to avoid. A workload that calls another one
 /// every few minutes does not need a handshake each time.
 pub const MESH_IDLE: Duration = Duration::from_secs(900);
-/// How much earlier than the server has announced a connection is closed.
+/// How much earlier than announced by the server the proxy closes a connection.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one worker to one server.
@@ -90,7 +90,7 @@ impl<S: Io + 'static> ConnPool<S> {
     }
 }
 
-/// Closes an idle connection in order, so that the server does not take its end for a failure. A tunnel that is only
+/// Closes an idle connection properly, so that the server does not treat its end as a failure. A tunnel that is only
 /// dropped is reset, and a TLS connection that is only dropped sends no `close_notify`.
 fn end<S: Io + 'static>(conn: Conn<S>) {
     if !conn.io().ends_when_dropped() {
@@ -162,7 +162,7 @@ mod tests {
         .await;
     }
 
-    /// The server reads an end, and not a reset, whichever call finds that the connection is too old or not needed.
+    /// Whichever call finds that a connection is too old or not needed, the server sees a proper close and not a reset.
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_not_kept_ends_in_order() {
         let drops: [fn(&ConnPool<DuplexStream>); 3] = [

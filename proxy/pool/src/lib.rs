@@ -1,4 +1,4 @@
-//! The connections of one worker to one server: made, shared, kept and closed.
+//! The connections of one worker to one server: opened, shared, kept and closed.
 //!
 //! ```text
 //!            ┌─ HTTP/2 ─► ClientPool: connections that requests share
@@ -6,10 +6,10 @@
 //!            └─ HTTP/1 ─► Dialer: connections being made ─► ConnPool: idle ones, one request at a time each
 //! ```
 //!
-//! Each connection is opened in a task of its own: a request that leaves, because its deadline has passed or its
-//! client is gone, leaves the attempt to the next request. The caller defines how to connect, and what a failure is.
-//! This crate does not deal with endpoints, policies or TLS. Opaque connections belong to one client and end with it,
-//! so they are not pooled.
+//! Each connection is opened in a task of its own. So if a request leaves, because its deadline has passed or its
+//! client is gone, the attempt continues for the next request. The caller defines how to connect, and what a failure
+//! is. This crate does not deal with endpoints, policies or TLS. Opaque connections belong to one client and end with
+//! it, so they are not pooled.
 //!
 //! Read first: [`Pool`], which chooses the version.
 
@@ -64,8 +64,8 @@ pub enum Carrier {
     Http1,
     /// HTTP/2, unless the server is known to accept only HTTP/1.
     Http2,
-    /// HTTP/1 while no other request to the server is in flight or was a moment ago, if there is a connection for
-    /// that or one is due; otherwise HTTP/2. For a server that accepts both.
+    /// HTTP/1 if no other request to the server is in flight, or was recently, and the connection for such requests
+    /// exists or may be opened; otherwise HTTP/2. For a server that accepts both.
     Either,
 }
 

@@ -28,7 +28,7 @@ pub const ALONE_IN_A_ROW: u8 = 4;
 #[derive(Debug)]
 pub(crate) struct Single {
     is_claimed: Rc<Cell<bool>>,
-    /// At most [`ALONE_IN_A_ROW`], which is also the first value, so that the first request needs none before it.
+    /// At most [`ALONE_IN_A_ROW`]. It starts at this maximum, so that the first request may use HTTP/1.
     in_a_row: Cell<u8>,
     /// Requests that came alone since the last connection was opened.
     alone: Cell<u16>,

@@ -31,15 +31,15 @@ pub enum Verdict {
     Limited(Duration),
 }
 
-/// What all workers share of one limit.
+/// The part of one limit that all workers share.
 #[derive(Debug)]
 pub struct WorkloadLimit {
     rate: Option<Rate>,
     /// When the limit began; buckets count from then on.
     began: Instant,
-    /// Of a limit without keys.
+    /// The bucket of a limit without keys.
     single: SharedBucket,
-    /// `None`: without keys.
+    /// The buckets of a limit with keys; `None` if it has none.
     keys: Option<Keys>,
 }
 
@@ -49,7 +49,7 @@ pub struct WorkloadLimit {
 struct Keys {
     most: usize,
     seed: RandomState,
-    /// Locked for the first request that a worker gets of a key, and to drop keys.
+    /// Locked when a worker gets its first request with a key, and to drop keys.
     buckets: Mutex<HashMap<u64, Arc<SharedBucket>>>,
 }
 
@@ -158,7 +158,8 @@ impl KeyedLimit {
         match taken {
             TokenOutcome::Token => Verdict::Pass,
             TokenOutcome::Wait(wait) => Verdict::Limited(wait),
-            // Other workers have evicted the key just now, twice: it counts from the next request on.
+            // Other workers have evicted the key twice in a row. The request passes; the key counts from the next
+            // request on.
             TokenOutcome::Ended => Verdict::Pass,
         }
     }
@@ -245,7 +246,7 @@ mod tests {
             assert_eq!(both(&mut one, &mut other, now), [Verdict::Pass; 2]);
         }
         assert_eq!(both(&mut one, &mut other, now), [Verdict::Limited(SECOND); 2]);
-        // One worker drops the key; the other one does not go on with the bucket that it knew.
+        // One worker drops the key. The other one then no longer uses the bucket that it knew.
         let later = now + 10 * SECOND;
         one.sweep(later);
         assert!(one.workload.is_empty() && other.known.len() == 1);

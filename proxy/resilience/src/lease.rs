@@ -1,24 +1,22 @@
 //! A global rate limit that proxies share by leasing tokens.
 //!
-//! The control plane has one bucket for each limit ([`Allocator`]) and leases tokens from it for a
-//! short time. Each worker of a proxy ([`Holder`]) spends its tokens without asking, and asks again
-//! before they are used up or expire. No request waits for the control plane. If a worker has no
-//! tokens, because there were no requests for a while, the first requests pass on credit, and the
-//! next tokens pay for them.
+//! The control plane has one bucket for each limit ([`Allocator`]) and leases tokens from it for a short time. Each
+//! worker of a proxy ([`Holder`]) spends its leased tokens without contacting the control plane, and requests more
+//! before they are used up or expire. No request waits for the control plane. If a worker has no tokens, because there
+//! were no requests for a while, the first requests pass on credit, and the next tokens pay for them.
 //!
 //! ```text
 //! Holder ──Ask { wanted }──► Allocator: takes tokens from the bucket, at most a fair share
 //!        ◄──Grant { tokens, holders }──
 //! ```
 //!
-//! **Error bound.** A token leaves the bucket before it is leased, and expires [`LEASE`] after the
-//! worker asked for it. So in any time `t` all proxies together let through at most `rate × (t +
-//! LEASE + ASK_EVERY) + burst + MAX_CREDIT × holders`. Only the rates of the clocks matter for
-//! this, not their values. In the other direction, tokens that a worker leases and does not use are
-//! lost: at most as many as it asked for, which is a quarter more than it needed in the period
-//! before. A control plane that restarts leases nothing beyond the rate, because its buckets start
-//! empty. A worker whose questions get no answer for [`LOST`] uses a limit of its own: the rate
-//! divided by the last known number of holders, or by the number of its proxy's workers if it never
+//! **Error bound.** A token leaves the bucket before it is leased, and expires [`LEASE`] after the worker asked for it.
+//! So in any time `t` all proxies together let through at most `rate × (t + LEASE + ASK_EVERY) + burst + MAX_CREDIT ×
+//! holders`. This depends only on the rates of the clocks, not on their values. In the other direction, tokens that a
+//! worker leases and does not use are lost: at most as many as it asked for, which is a quarter more than it needed in
+//! the period before. A control plane that restarts leases nothing beyond the rate, because its buckets start empty. A
+//! worker whose questions get no answer for [`LOST`] uses a limit of its own: the rate divided by the last known number
+//! of holders, or by the number of its proxy's workers if it never got an answer.
 //! got an answer.
 
 mod allocator;

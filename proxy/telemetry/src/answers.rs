@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 /// Statuses that are counted separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
-/// gRPC statuses that are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines
-/// 17.
+/// gRPC statuses that are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines 17.
 const MAX_GRPC_STATUSES: usize = 17;
 /// Causes that are counted separately. Causes are constants of the code, so this is never
 /// reached.
@@ -17,7 +16,7 @@ const MAX_CAUSES: usize = 64;
 pub(crate) struct Answers {
     statuses: RefCell<Vec<(u16, u64)>>,
     grpc: RefCell<Vec<(u8, u64)>>,
-    /// Statuses of HTTP that calls of gRPC are counted with besides 200: the mesh has failed them.
+    /// HTTP statuses other than 200 with which gRPC calls are counted, because the mesh has failed them.
     failed_calls: RefCell<Vec<(u16, u64)>>,
     errors: RefCell<Vec<(&'static str, u64)>>,
 }
@@ -36,7 +35,7 @@ impl Answers {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
     }
 
-    /// A call of gRPC, whose `http` status is counted by [`Self::status`] too.
+    /// Counts a gRPC call by its gRPC status. Its `http` status is also counted by [`Self::status`].
     pub(crate) fn grpc(&self, status: u8, http: u16) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
         if http != 200 {

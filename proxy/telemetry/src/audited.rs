@@ -1,10 +1,11 @@
-//! What audit policies have matched: distinct requests with their numbers, from which policies are written.
+//! The distinct requests that audit policies have matched, and how often each occurred. Users write policies from
+//! these.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Most distinct requests that a worker keeps. Clients choose methods, hosts and paths, so that they must not fill the
-/// memory: with [`MAX_PATH_BYTES`] it is half a megabyte at most.
+/// Most distinct requests that a worker keeps. Clients choose methods, hosts and paths, so their number must be
+/// limited: with [`MAX_PATH_BYTES`] they take half a megabyte at most.
 pub const MAX_AUDITED: usize = 512;
 
 /// The longest path that is kept.
@@ -32,7 +33,7 @@ pub struct AuditedRequest {
     pub path: Box<str>,
 }
 
-/// The requests of one worker, or of several, each with its number.
+/// The requests of one worker, or of several, and how often each occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AuditedRequests(BTreeMap<AuditedRequest, u64>);
 
@@ -60,7 +61,7 @@ impl AuditedRequests {
         }
     }
 
-    /// Forgets those that are more than `most`.
+    /// Removes the requests beyond the first `most`.
     pub(crate) fn forget_beyond(&mut self, most: usize) {
         while self.0.len() > most {
             self.0.pop_last();

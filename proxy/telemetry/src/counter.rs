@@ -20,7 +20,7 @@ macro_rules! counters {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The labels, in the form between the braces.
+            /// The labels, as between the braces of the text format.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $(Self::$variant => $labels),+ }

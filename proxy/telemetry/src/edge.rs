@@ -42,7 +42,7 @@ pub struct EdgeLabels {
     pub client: Arc<str>,
     /// The client's namespace.
     pub client_namespace: Arc<str>,
-    /// The trust domain of a client of another one; empty for clients of the mesh's own.
+    /// The client's trust domain if it is not the mesh's own; else empty.
     pub client_trust_domain: Arc<str>,
     /// The server workload.
     pub server: Arc<str>,
@@ -55,7 +55,7 @@ pub struct EdgeLabels {
 }
 
 impl EdgeLabels {
-    /// As the aggregator of flows reads them.
+    /// The labels in the form that the aggregator of flows reads.
     fn shared(&self) -> leno_requests::Labels<&str> {
         leno_requests::Labels {
             direction: self.direction.as_str(),
@@ -68,7 +68,8 @@ impl EdgeLabels {
         }
     }
 
-    /// A row to count its requests in: one of `rows`, or if all are taken one that no other process reads.
+    /// A row in which the requests of this edge are counted: one of `rows`, or, if all are taken, one that no other
+    /// process reads.
     pub(crate) fn claim(&self, rows: &Rc<Rows>) -> Row {
         let of = |rows: &Rc<Rows>| rows.claim(&self.shared());
         let private = || of(&Rows::new(WorkerMemory::private()));
@@ -76,9 +77,9 @@ impl EdgeLabels {
     }
 }
 
-/// What counts requests, and names their client and server in the access log.
+/// An edge or a client on which requests are counted, and which names client and server for the access log.
 pub trait Logged {
-    /// Where they are counted.
+    /// The edge on which requests are counted.
     fn edge(&self) -> &Edge;
 
     /// The client and the server in lines of the access log.
@@ -110,7 +111,7 @@ pub struct Edge {
     pub(crate) answers: Answers,
     /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
     pub(crate) row: Row,
-    /// The same durations.
+    /// The durations in the buckets of native histograms.
     pub(crate) native: NativeHistogram,
     pub(crate) tcp_opened: Cell<u64>,
     pub(crate) tcp_closed: Cell<u64>,
@@ -156,7 +157,7 @@ impl Edge {
         self.native.count(duration);
     }
 
-    /// Keeps a request that has a span, in place of the one before in its bucket of durations.
+    /// Keeps a request that has a span as the exemplar of its bucket of durations, in place of the earlier one.
     pub(crate) fn exemplify(&self, duration: Duration, ids: TraceIds) {
         let mut exemplars = self.exemplars.borrow_mut();
         let bucket = exemplars.get_or_insert_default().get_mut(bucket_of(duration));
@@ -165,7 +166,8 @@ impl Edge {
         }
     }
 
-    /// Counts a gRPC call that ended with this `grpc-status`, and is counted as a request with this status of HTTP.
+    /// Counts a gRPC call that ended with this `grpc-status`. `http` is the HTTP status with which it is counted as a
+    /// request.
     pub fn grpc(&self, status: u8, http: u16) {
         self.answers.grpc(status, http);
         self.row.grpc(status);
@@ -207,7 +209,7 @@ impl Edge {
         add(&self.retries, 1);
     }
 
-    /// The server is an endpoint that this worker ejects now, for `reason`; until
+    /// Records that this worker has ejected the server of this edge, for `reason`. This holds until
     /// [`forget_ejected`](crate::Registry::forget_ejected).
     pub fn ejected(&self, reason: &'static str) {
         self.ejected.set(Some(reason));

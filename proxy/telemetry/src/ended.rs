@@ -1,4 +1,4 @@
-//! The counts of workers that have ended while their proxy goes on.
+//! The counts of workers that have ended while their proxy continues.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,13 @@ use crate::render::workload_of;
 use crate::route::MAX_ROUTES;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
-/// Their sum, in as much memory as one worker may use: beyond that, the series are forgotten that no other worker has.
+/// The sum of these counts. It takes no more memory than one worker may use: beyond that, series that no other worker
+/// has are dropped.
 #[derive(Debug, Default)]
 pub struct EndedCounts(Snapshot);
 
 impl EndedCounts {
-    /// Adds the last counts of a worker; `others` are the counts of those that go on.
+    /// Adds the last counts of a worker; `others` are the counts of the workers that continue.
     pub fn add(&mut self, last: Snapshot, others: &[&Snapshot]) {
         self.0.add(of_ended(last));
         let Snapshot { edges, forgotten, routes, tls_names, authorization, .. } = &mut self.0;
@@ -48,7 +49,7 @@ impl EndedCounts {
     }
 }
 
-/// Nothing of a worker that has ended is open or in use any more.
+/// Clears what a worker that has ended cannot have: open connections and ejected endpoints.
 fn of_ended(mut last: Snapshot) -> Snapshot {
     for edge in last.edges.values_mut() {
         let (tcp_closed, ejected) = (edge.tcp_opened, BTreeMap::new());
@@ -57,7 +58,7 @@ fn of_ended(mut last: Snapshot) -> Snapshot {
     last
 }
 
-/// Removes what is not used, if there are more than `most`, and returns it.
+/// If there are more than `most` entries, removes those that are not used, and returns their sum.
 fn forget<K: Ord, V>(
     counts: &mut BTreeMap<K, V>,
     most: usize,

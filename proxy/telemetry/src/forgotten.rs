@@ -1,4 +1,4 @@
-//! What forgotten edges have counted, by workload, so that sums over a workload's instances never fall.
+//! The counts of edges that were dropped, summed by workload, so that a workload's total never decreases.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -8,20 +8,21 @@ use std::time::Duration;
 
 /// Bounds are `2^(index / 2^SCHEMA)` seconds.
 pub const SCHEMA: i32 = 2;
-/// Durations up to this one, in seconds, are not told apart: 2^-15, 31 microseconds.
+/// Durations up to this one, in seconds, all count in one bucket: 2^-15, 31 microseconds.
 pub const ZERO_THRESHOLD_S: f64 = 1.0 / 32_768.0;
-/// The bucket above the threshold, by the index of its upper bound.
+/// The index of the upper bound of the first bucket above the threshold.
 pub const FIRST_INDEX: i32 = -15 * 4 + 1;
-/// Buckets above the threshold: to 2^7 seconds. What takes longer is in the last one.
+/// Buckets above the threshold: to 2^7 seconds. Longer durations count in the last one.
 const BUCKETS: usize = 22 * 4;
-/// Those, and the one below the threshold.
+/// These buckets, and the one below the threshold.
 const CELLS: usize = BUCKETS + 1;
 
 /// The durations of one edge or one rule on a worker.
 #[derive(Debug, Default)]
 pub(crate) struct NativeHistogram(OnceCell<Box<[Cell<u64>; CELLS]>>);
 
-/// A copy of it, or the sum of several. Empty, or the bucket below the threshold and those above it.
+/// A copy of a [`NativeHistogram`], or the sum of several. Either empty, or the count below the threshold, followed by
+/// those of the buckets above it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeCounts(Vec<u64>);
 
@@ -65,7 +66,7 @@ impl NativeCounts {
     }
 }
 
-/// The cell of a duration: the smallest bound that is not below it. The exponent of a number leads to four bounds.
+/// The cell of a duration: that of the smallest bound that is not below the duration. Each exponent has four bounds.
 fn cell_of(duration: Duration) -> usize {
     /// Bits of a float's mantissa.
     const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;

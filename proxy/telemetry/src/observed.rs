@@ -21,11 +21,11 @@ const MAX_HEADER_BYTES: usize = 2048;
 /// Most decisions of one event: those of a request with the most retries.
 const MAX_DECISIONS: usize = 32;
 
-/// What a tap or a span shows of a request, as far as it is known.
+/// The details of a request that a tap or a span shows, as far as they are known.
 #[derive(Debug)]
 pub(crate) struct Observed {
     taps: Taps,
-    /// The taps that may show it.
+    /// The open taps that may show the request.
     open: Vec<Arc<Tap>>,
     protocol: &'static str,
     method: Box<str>,
@@ -39,14 +39,14 @@ pub(crate) struct Observed {
     carried: Carried,
     /// `None` unless an open tap wants bodies of this request.
     copies: Option<(BodyCopies, RoomForBodies)>,
-    /// `None` unless an open tap wants them.
+    /// `None` unless an open tap wants the decisions on this request.
     decisions: Option<RefCell<Vec<(Instant, String)>>>,
-    /// The taps that get the request, once that is decided.
+    /// The taps that get the request; `None` until this is decided.
     chosen: RefCell<Option<Vec<Arc<Tap>>>>,
 }
 
 impl Observed {
-    /// `wanted`: the taps that may show the request. `mark`: what the client's proxy has marked it with.
+    /// `wanted`: the taps that may show the request. `mark`: the tap mark that the client's proxy has set.
     pub(crate) fn new<'h>(
         taps: &Taps,
         (Wanted { by: open, carried }, mark): (Wanted, Option<NonZeroU64>),
@@ -77,7 +77,7 @@ impl Observed {
         .with_copies()
     }
 
-    /// Takes a place for the bodies, if a tap wants them.
+    /// Reserves memory for copies of the bodies, if a tap wants them.
     fn with_copies(mut self) -> Self {
         if !self.open.iter().any(|tap| tap.filter.with_bodies) {
             return self;
@@ -91,12 +91,12 @@ impl Observed {
         self
     }
 
-    /// Where the bodies are to be copied to.
+    /// Where the beginnings of the bodies are copied to.
     pub(crate) fn copies(&self) -> Option<&BodyCopies> {
         self.copies.as_ref().map(|(copies, _)| copies)
     }
 
-    /// Notes what the proxy has decided on the request, if a tap wants that.
+    /// Records a decision of the proxy about the request, if a tap wants decisions.
     pub(crate) fn decided(&self, what: impl FnOnce() -> String) {
         let Some(decisions) = &self.decisions else { return };
         let mut decisions = decisions.borrow_mut();
@@ -105,7 +105,7 @@ impl Observed {
         }
     }
 
-    /// The client's identity.
+    /// Records the client's identity.
     pub(crate) fn came_from(&self, peer: Option<Box<str>>) {
         self.peer.replace(peer);
     }
@@ -118,8 +118,8 @@ impl Observed {
         self.retries.set(self.retries.get().saturating_add(1));
     }
 
-    /// The request is sent to this server now. Returns the mark for the server's proxy, if a tap gets the request.
-    /// `has_trace`: the proxy itself sends it on as part of a trace.
+    /// Must be called when the request is sent to this server. Returns the mark for the server's proxy, if a tap gets
+    /// the request. `has_trace`: the proxy forwards the request as part of a trace.
     pub(crate) fn mark(
         &self,
         edge: &EdgeLabels,
@@ -141,8 +141,8 @@ impl Observed {
         Some(Mark { number, follow, begins_trace: !has_trace && !self.carried.has_parent })
     }
 
-    /// Chooses the taps that get the request, once. Those that filter by status may leave it out at the end, so that
-    /// it is taken out of their rate then. Returns whether there is one.
+    /// Chooses the taps that get the request, once. A tap that filters by status may leave the request out at its end;
+    /// it then counts against the tap's rate only at its end. Returns whether a tap was chosen.
     fn decide(&self, edge: &EdgeLabels) -> bool {
         let mut chosen = self.chosen.borrow_mut();
         let chosen = chosen.get_or_insert_with(|| {
@@ -201,7 +201,7 @@ impl Observed {
         decisions.borrow().iter().map(decision).collect()
     }
 
-    /// The request at its end.
+    /// The details of the request at its end.
     pub(crate) fn ended(&self, edge: &EdgeLabels, at: Instant, outcome: &Outcome) -> TappedRequest {
         let since = |then: Instant| micros(then.saturating_duration_since(at));
         let total = at.elapsed();
@@ -277,7 +277,7 @@ pub(crate) fn path(target: &[u8]) -> &[u8] {
     slash.and_then(|slash| rest.get(slash..)).unwrap_or(b"/")
 }
 
-/// Differs from request to request; no secret.
+/// A number that differs between requests; it is not secret.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -8,12 +8,12 @@ use std::task::{Poll, Waker};
 
 use leno_tap::{AccessRecord, TraceSpan};
 
-/// Most bytes of all items in a queue, by [`Weigh`]: an item is a head of a request at most.
+/// Most bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a request.
 const MAX_BYTES: usize = 4 << 20;
 
 /// An item whose memory is bounded.
 pub trait Weigh {
-    /// About how many bytes it takes, in memory and in a message.
+    /// The approximate number of bytes that the item takes, in memory and in a message.
     fn bytes(&self) -> usize;
 }
 
@@ -29,7 +29,7 @@ impl Weigh for AccessRecord {
     }
 }
 
-/// What waits to be exported. It belongs to one thread, so there is no lock.
+/// Items that wait to be exported. It belongs to one thread, so there is no lock.
 pub struct Queue<T> {
     items: RefCell<VecDeque<T>>,
     bytes: Cell<usize>,
@@ -70,7 +70,7 @@ impl<T: Weigh> Queue<T> {
         true
     }
 
-    /// Waits until so many items are queued.
+    /// Waits until `count` items are queued.
     pub async fn wait_for(&self, count: usize) {
         poll_fn(|cx| {
             if self.items.borrow().len() >= count {
@@ -82,7 +82,7 @@ impl<T: Weigh> Queue<T> {
         .await;
     }
 
-    /// Takes the oldest items, this many and about so many bytes at most, but one if there is any.
+    /// Takes the oldest items: at most `most`, with about `most_bytes` at most, but at least one if there is any.
     pub fn take(&self, most: usize, most_bytes: usize) -> Vec<T> {
         let mut items = self.items.borrow_mut();
         let mut taken = Vec::new();

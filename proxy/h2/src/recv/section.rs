@@ -195,7 +195,8 @@ impl Inner {
     ) -> bool {
         match trace {
             None => self.decoder.insert_again(fields, inserts),
-            // Decoding would begin with a table into which the section's inserts were already made.
+            // If `append` then failed, the section would be decoded with a table into which its inserts were already
+            // made.
             Some(_) if !inserts.is_empty() => false,
             Some(trace) => {
                 self.decoder.insert_again(fields, inserts)

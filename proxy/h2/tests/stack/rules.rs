@@ -8,7 +8,7 @@ use crate::script::*;
 use crate::support::{echo, request, response, run};
 use tokio::task::spawn_local;
 
-/// Sends `bytes` first thing, and expects the connection to end with `code`.
+/// Sends `bytes` as the first bytes of a connection, and expects the connection to end with `code`.
 async fn ends_with(code: Code, bytes: &[u8]) {
     let (mut peer, accept, ended) = as_client(&Limits::default(), &[]).await;
     spawn_local(echo(accept));
@@ -292,7 +292,7 @@ fn a_length_does_not_frame_a_tunnel() {
         let head = stream.head().await.unwrap();
         assert_eq!((head.position(b"content-length"), head.position(b"x")), (None, Some(1)));
         assert_eq!(&stream.data().await.unwrap().unwrap()[..], b"more than three");
-        // One that refuses it has content as any other.
+        // A response that refuses the tunnel has content like any other.
         let mut stream = client.open(&connect, false).unwrap();
         peer.expect(HEADERS, 3).await;
         peer.headers(3, false, &[(":status", "403"), ("content-length", "3")]).await;

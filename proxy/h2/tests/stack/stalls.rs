@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::script::*;
 use crate::support::{request, response, run};
 
-/// Far longer than any step takes that does not wait for a timeout: the clock is paused.
+/// Longer than any step that does not wait for a timeout. The clock is paused, so such a step takes no time.
 const SOON: Duration = Duration::from_secs(1);
 /// Bytes of one frame.
 const PART: usize = 13_000;
@@ -53,7 +53,7 @@ fn streams_that_are_not_read_do_not_stop_the_others() {
         timeout(SOON, fill(&mut peer, other.id(), &mut left)).await.unwrap();
         other.head().await.unwrap();
         assert_eq!(other.data().await.unwrap().unwrap().len(), PART);
-        // They may stall as long as nothing else needs what they hold.
+        // They may stall as long as nothing else needs their memory and slots.
         tokio::time::sleep(limits.stall * 6).await;
         assert!(streams.iter().all(|stream| stream.reset_reason().is_none()));
     });

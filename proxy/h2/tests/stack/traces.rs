@@ -1,4 +1,4 @@
-//! Requests that differ in their `traceparent` alone, which is decoded apart from what is repeated before it.
+//! Requests that differ only in their `traceparent`, which is decoded separately from the repeated fields before it.
 
 use leno_h2::{Code, Limits};
 use leno_hpack::Token;
@@ -6,7 +6,7 @@ use leno_hpack::Token;
 use crate::script::*;
 use crate::support::{request, run};
 
-/// `GET`, `http`, `/`, and the entry of the table that [`first`] makes for `:authority: a`.
+/// `GET`, `http`, `/`, and the table entry that [`first`] creates for `:authority: a`.
 const REPEATED: [u8; 4] = [0x82, 0x86, 0x84, 0xbf];
 /// The value without its last two digits.
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-";
@@ -22,7 +22,7 @@ fn first() -> Vec<u8> {
     [&[0x82, 0x86, 0x84, 0x41, 1, b'a', 0x40, 11], &name[..], &[55], value.as_bytes()].concat()
 }
 
-/// A request with a last field that no table keeps. `name`: the index of its name.
+/// A request whose last field is a literal that enters no table. `name`: the index of its name.
 fn with(name: u8, value: &str) -> Vec<u8> {
     assert_eq!(value.len(), 55);
     [&REPEATED[..], &[0x0f, name - 15, 55], value.as_bytes()].concat()

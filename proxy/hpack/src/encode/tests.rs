@@ -131,7 +131,7 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
         assert_eq!(out, expected, "{round}");
         let mut decoded = Block::new();
         assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
-        // This compares names and values only: the decoder marks fields that the encoder keeps out of tables.
+        // Compares only names and values, because the decoder also marks the fields that must enter no table.
         assert_eq!(pairs(&decoded), pairs(block), "{round}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sections of fields, beside other implementations and the examples of the RFC.
+//! Sections of fields, compared with other implementations and with the examples of the RFC.
 
 mod peers;
 mod rfc7541;

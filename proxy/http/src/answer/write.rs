@@ -13,7 +13,7 @@ use crate::Io;
 use crate::conn::{Conn, poll_write_some};
 
 /// How long a client may take to read an answer that the mesh generates: an error, or a page of the admin server. Such
-/// answers mostly fit into the socket's buffer. A client that needs longer does not read, and without this limit it
+/// answers mostly fit into the socket's buffer. A client that needs longer is not reading at all. Without this limit it
 /// would occupy a connection forever.
 pub(crate) const ANSWER_WRITE: Duration = Duration::from_secs(30);
 

@@ -128,7 +128,7 @@ impl<C: Io> OnConn for FromConn<'_, C> {
 
 impl<'r, C: Io> FromConn<'r, C> {
     pub(super) fn new(conn: &'r mut Conn<C>, request: &'r RequestHead) -> Self {
-        // If an earlier attempt failed late, the head is gone, and the exchange ends before it needs this.
+        // If an earlier attempt failed late, the head is gone. Then the exchange ends before it needs the upgrade.
         let upgrade = (request.upgrade() && !conn.lost)
             .then(|| AskedUpgrade::of(request.view(conn.received.bytes())));
         Self { conn, request, upgrade }

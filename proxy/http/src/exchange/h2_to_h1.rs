@@ -135,7 +135,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
 }
 
 impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
-    /// Begins the body behind the head with which the bytes received from the server begin.
+    /// Begins the body that follows the head at the start of the bytes received from the server.
     fn begin(&mut self, walker: BodyWalker) {
         self.response = Incoming::new(self.server.head.len(), 0, walker);
     }

@@ -205,7 +205,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while self.up == Up::Sending {
             let Some(server) = &mut self.to_server else { break };
-            // A reset of it is noticed where the response is awaited.
+            // If the server resets the stream, this is noticed while waiting for the response.
             self.blocked = !matches!(server.poll_capacity(cx), Poll::Ready(Ok(())));
             if self.blocked {
                 break;

@@ -195,7 +195,7 @@ impl Outgoing {
 }
 
 impl<F: OnStream, T: OnConn> Passage<F, T> for Outgoing {
-    /// A message that arrives as pieces is held by its source if there may be a retry.
+    /// If there may be a retry, the source of the pieces holds them itself.
     fn poll_pass(
         &mut self,
         from: &mut F,

@@ -6,8 +6,8 @@
 
 use leno_h2::Code;
 
-/// Causes by number for which the application's message is to blame. The proxies of a mesh may have different releases,
-/// so new causes are appended, and none is removed.
+/// Causes by number, for failures that the application's message caused. The proxies of a mesh may have different
+/// releases, so new causes are appended, and none is removed.
 const FAULTS: [&str; 24] = [
     "chunk-size",
     "chunk-end",

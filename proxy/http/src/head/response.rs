@@ -58,14 +58,14 @@ impl ResponseHead {
         self.meaning.keeps_alive(self.version) && !self.has_faulty_framing()
     }
 
-    /// Whether it is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112 section 6.1):
-    /// HTTP/1.0 recipients may have read the chunks as content.
+    /// Whether the response is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112 section
+    /// 6.1): HTTP/1.0 recipients may have read the chunks as content.
     pub(crate) fn has_faulty_framing(&self) -> bool {
         self.version == Version::Http10 && self.meaning.transfer != Transfer::Absent
     }
 
-    /// Whether it has no content and must not have fields that frame content (RFC 9112 section 6.1, RFC 9110 section
-    /// 8.6). Other responses without content, such as 304, may describe the content that they omit.
+    /// Whether the response has no content and must not have fields that frame content (RFC 9112 section 6.1, RFC 9110
+    /// section 8.6). Other responses without content, such as 304, may describe the content that they omit.
     pub(crate) fn is_unframed(&self) -> bool {
         self.is_interim() || self.status == 204
     }

@@ -79,7 +79,7 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
     at
 }
 
-/// Without the spaces and tabs at both ends.
+/// The value without the spaces and tabs at both ends.
 pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;

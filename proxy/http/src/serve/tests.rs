@@ -7,8 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Serves a client that sends `said` and ends its stream. Returns what it reads, the targets of its requests, and what
-/// was refused.
+/// Serves a client that sends `said` and ends its stream. Returns the bytes that the client reads, the targets of its
+/// requests, and the status and cause of a refused request.
 async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -70,7 +70,7 @@ pub(crate) fn to_h2(
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if upgrade.is_some() || head.is_connect {
-        // It would be taken for the length of the other protocol's bytes.
+        // The server would treat it as the length of the other protocol's bytes.
         block.remove_all(b"content-length");
     }
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
@@ -262,7 +262,7 @@ fn put_host(lines: &mut Lines<'_>, block: &Block, old: bool) -> Result<(), HeadE
     let is_said = |carried: Carried<'_>| carried.absolute || known.is_empty();
     let host = match lines.carried {
         Some(carried) if carried.no_host && old && is_said(carried) => return Ok(()),
-        // The original may differ from it in insignificant details only.
+        // The original host may differ from the authority only in insignificant details.
         Some(carried @ Carried { host: Some(host), .. })
             if same(host) || host.is_empty() && is_said(carried) =>
         {

@@ -224,7 +224,7 @@ async fn bounds_in_time() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert_eq!(rest.failure.unwrap().status(), Some(504));
     lab.client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
-    // A response of which no byte moves.
+    // A response whose body never begins.
     let mut lab = Lab::new(Settings::default());
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -255,7 +255,7 @@ async fn a_server_whose_response_does_not_begin_in_time_is_replaced() {
     assert!(matches!(lab.outcome().await.failure.unwrap().cause, Cause::Late));
     let mut second = lab.server().await;
     assert_eq!(begun.elapsed().as_secs(), 5);
-    // Once a response has begun, it has no such limit.
+    // Once a response has begun, this time limit no longer applies to it.
     second.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
     lab.client.expect("HTTP/1.1 200 OK\r\n").await;
     tokio::time::advance(Duration::from_secs(60)).await;

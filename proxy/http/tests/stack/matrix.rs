@@ -131,7 +131,7 @@ fn an_attempt_that_takes_too_long_is_retryable() {
         assert_eq!(failure.place, Party::Server, "{pair:?}");
         called_off_at_once(pair, &mut app, begun + SECOND).await;
     });
-    // Interim responses, such as the 100 that many servers send at once, do not extend the time.
+    // Interim responses, such as the 100 that many servers send at once, do not extend the time limit.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         let mut app = bed.app().await;
@@ -369,7 +369,7 @@ fn there_is_no_retry_for_a_client_that_has_left() {
         let failure = bed.done().await.failure.unwrap();
         assert_eq!(failure.place, Party::Client, "{pair:?}: {failure}");
         match timeout(SECOND, bed.next_app()).await {
-            // A connection that was opened for it carries nothing.
+            // A connection that was opened for the client carries no request.
             Ok(Some(App::H1(mut far))) => assert_eq!(far.rest().await.0, b"", "{pair:?}"),
             Ok(Some(App::H2(..))) => panic!("{pair:?}: a request for a client that has left"),
             Ok(None) | Err(_) => {}

@@ -73,7 +73,8 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     assert_eq!(&seen, GET);
 }
 
-/// Another proxy ends a connection properly only between two requests. TLS shows whether it was cut.
+/// Another proxy closes a connection properly only between two requests, so a proper close shows that the request was
+/// not read. TLS distinguishes a proper close from a cut connection.
 #[tokio::test]
 async fn a_proxy_of_the_mesh_that_ends_properly_has_not_read_the_request() {
     let limits = Limits::default();
@@ -152,8 +153,8 @@ async fn a_refusal_is_read_although_the_client_still_sends() {
     );
 }
 
-/// Whether a connection ends without waiting for its client. The request was the client's last, and `behind` follows
-/// it. The client reads the response and its end in any case.
+/// Whether the proxy closes a connection without waiting for the client. The client's request says `Connection: close`,
+/// and the bytes `behind` follow it. The client reads the response and its end in any case.
 async fn ends_at_once(behind: &str) -> bool {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
@@ -183,7 +184,8 @@ async fn a_connection_is_closed_at_once_after_the_clients_last_request() {
     assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
 }
 
-/// When a client closes its socket: at once, or this long after its FIN. The kernel sends nothing for the second step.
+/// When a client closes its socket: at once, or this long after its FIN. The kernel sends no packet for the close after
+/// the FIN.
 const LEAVES: [Option<Duration>; 5] = [
     None,
     Some(Duration::ZERO),

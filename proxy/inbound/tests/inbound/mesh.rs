@@ -50,7 +50,7 @@ async fn connect(declared: Protocol, says: Alpn) -> (TlsStream, TcpListener, Rc<
     connect_limited(declared, says, &[]).await
 }
 
-/// The same with limits on requests.
+/// Like [`connect`], with rate limits.
 async fn connect_limited(
     declared: Protocol,
     says: Alpn,
@@ -148,8 +148,8 @@ fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
     });
 }
 
-/// An application can write its requests so that its proxy relays them as bytes. The server's proxy must limit them
-/// nevertheless.
+/// An application can form its requests so that its own proxy relays them as bytes. The server's proxy must still apply
+/// the rate limit.
 #[test]
 fn requests_that_are_said_to_be_bytes_do_not_pass_a_limit() {
     let limit = RateLimit {

@@ -24,7 +24,7 @@ enum Says {
 /// Number of queries for IPv4.
 type Asked = Arc<AtomicU64>;
 
-/// A port that is free for both protocols: one that is for UDP may be that of a connection of another test.
+/// A port that is free for both UDP and TCP: a free UDP port may be the TCP port of another test's connection.
 async fn sockets() -> (SocketAddr, UdpSocket, TcpListener) {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();

@@ -90,8 +90,8 @@ enum Event<C> {
 }
 
 impl<R: Hedgeable> Attempts<'_, R> {
-    /// Makes one attempt, in as many copies as policy sends while no response comes. `None`: there is to be another
-    /// attempt.
+    /// Makes one attempt. While no response comes, policy adds copies of the request. `None`: another attempt must
+    /// follow.
     pub(super) async fn race(&mut self, first: Pick<Remote>) -> Option<Forwarded> {
         let held = timeout(HOLD_WAIT, self.request.hold_whole(MAX_COPIED)).await;
         let Some(mut hedge) = self.hedge.take_if(|_| held == Ok(true)) else {
@@ -291,7 +291,7 @@ impl<'a> Race<'a> {
         for runner in runners {
             self.count(runner);
             if self.is_decided.get() && runner.is_connected.get() {
-                // Otherwise an endpoint that is always late would never look late.
+                // Without this, an endpoint whose responses are always abandoned would never look slow.
                 let at_least = leno_transport::now().saturating_duration_since(runner.begun);
                 self.policy.observe(at_least);
                 runner.pick.observe(at_least, leno_transport::now());

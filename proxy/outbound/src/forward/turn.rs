@@ -5,8 +5,8 @@
 //! ```
 //!
 //! An application that forwards requests, such as a gateway, forwards their headers as well. So a request that comes
-//! back has the mark of its first turn. The mark is of one method, host and target: an application may still send
-//! itself another request.
+//! back still has the mark that was set when a route sent it to its own workload for the first time. The mark contains
+//! the method, host and target, because an application may send itself another request.
 
 use leno_balance::hash;
 use leno_http::{Cause, Failure, HeaderLine, Party, RequestView};

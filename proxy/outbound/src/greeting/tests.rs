@@ -13,7 +13,7 @@ use super::*;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
-/// Breaks with this error once it has taken so many bytes, or at once.
+/// A server connection that fails with the error `with`, once it has accepted `after` bytes, or at once.
 struct Breaking {
     after: usize,
     taken: usize,
@@ -65,7 +65,7 @@ fn server(room: usize) -> (Peeked<DuplexStream>, DuplexStream) {
     (server.into(), beyond)
 }
 
-/// The result for a server that breaks after so many bytes, and what is kept of the client's bytes.
+/// The result for a server whose connection breaks after `after` bytes, and the client's bytes that are kept.
 async fn broken(after: usize) -> (Greeting, Vec<u8>) {
     let with = Some(io::ErrorKind::ConnectionReset.into());
     let mut server = Peeked::from(Breaking { after, taken: 0, with });

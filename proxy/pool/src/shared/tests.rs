@@ -135,7 +135,7 @@ async fn a_failure_fails_all_requests_that_wait_for_it() {
     .await;
 }
 
-/// Deadlines of 150 ms, of which the second begins when the handshake of 400 ms is half done.
+/// Two deadlines of 150 ms each. The second one begins when half of the handshake of 400 ms is over.
 #[tokio::test(start_paused = true)]
 async fn a_connection_outlives_the_request_that_it_is_made_for() {
     local(async {
@@ -159,7 +159,7 @@ async fn a_connection_outlives_the_request_that_it_is_made_for() {
     .await;
 }
 
-/// As when the endpoint goes from its set.
+/// An endpoint that is removed from its set drops its pool like this.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_dropped_keeps_no_connection() {
     local(async {

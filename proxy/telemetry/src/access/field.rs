@@ -27,7 +27,7 @@ macro_rules! fields {
                 match self { $(Self::$variant => $attribute),+ }
             }
 
-            /// Whether a request has to be noted as for a span, so that the field is known at its end.
+            /// Whether the field is only known for a request that is observed, as for a span.
             pub(crate) const fn is_observed(self) -> bool {
                 match self { $(Self::$variant => $is_observed),+ }
             }
@@ -38,7 +38,7 @@ macro_rules! fields {
 fields! {
     /// When the request or the connection began.
     Time = "time" "leno.time" false,
-    /// Which proxy has logged it.
+    /// The direction of the traffic, and so which proxy has logged it.
     Direction = "direction" "leno.direction" false,
     /// The client, with its namespace.
     Client = "client" "leno.client" false,
@@ -68,7 +68,7 @@ fields! {
     DurationUs = "duration_us" "leno.duration_us" false,
     /// Whether the proxies speak mTLS.
     Mtls = "mtls" "leno.mtls" false,
-    /// Why the mesh has failed it.
+    /// Why the mesh has failed the request or connection.
     Error = "error" "error.type" false,
     /// The trace that the request is part of.
     TraceId = "trace_id" "leno.trace_id" false,
@@ -97,7 +97,7 @@ fields! {
 /// A field of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// One of the table.
+    /// A field of the table above.
     Named(FieldName),
     /// A header of the request, by its name in lower case.
     Header(Box<str>),
@@ -122,7 +122,7 @@ impl Field {
         }
     }
 
-    /// Whether a request has to be noted as for a span, so that the field is known at its end.
+    /// Whether the field is only known for a request that is observed, as for a span.
     pub(crate) fn is_observed(&self) -> bool {
         matches!(self, Self::Named(name) if name.is_observed())
     }
@@ -146,7 +146,7 @@ impl FromStr for Field {
     }
 }
 
-/// The text names no field.
+/// The text is not the name of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownField(String);
 

@@ -10,7 +10,7 @@ use super::field::{Field, FieldName};
 /// Most fields of a line, so that a line is bounded: a field has at most [`super::MAX_FIELD_BYTES`].
 const MAX_FIELDS: usize = 64;
 
-/// The fields of lines whose settings name none.
+/// The fields of a line if the settings name none.
 const DEFAULT: [FieldName; 14] = [
     FieldName::Direction,
     FieldName::Client,
@@ -28,7 +28,7 @@ const DEFAULT: [FieldName; 14] = [
     FieldName::Error,
 ];
 
-/// What a proxy is told of its access log.
+/// The settings of the access log of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessSettings {
     /// The form of the lines, and where they go.
@@ -44,17 +44,17 @@ pub enum Form {
     Off,
     /// Text, to standard output.
     Text,
-    /// A JSON object a line, to standard output.
+    /// A JSON object per line, to standard output.
     Json,
     /// Records, to a collector.
     Otlp,
 }
 
-/// The fields of a line, which its copies share.
+/// The fields of a line. Copies of the layout share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) parts: Parts,
-    /// Whether requests have to be noted as for a span.
+    /// Whether a field is only known for requests that are observed, as for a span.
     pub(crate) is_observed: bool,
     /// The headers that are copied when a request begins.
     pub(super) headers: Arc<[Box<str>]>,
@@ -62,13 +62,13 @@ pub struct Layout {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parts {
-    /// Keys and values. What is absent of a request is left out.
+    /// Keys and values. A value that is missing is left out with its key.
     Pairs(Arc<[Pair]>),
-    /// Text around values. What is absent of a request is `-`.
+    /// Text around values. A value that is missing becomes `-`.
     Template(Arc<[Part]>),
 }
 
-/// A field under its key.
+/// A field and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) key: Box<str>,
@@ -84,7 +84,7 @@ pub(super) enum Part {
     Field(Field),
 }
 
-/// The text is not of the form.
+/// The text is not a valid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessSettingsError(String);
 
@@ -117,7 +117,7 @@ impl Layout {
         Self { parts, is_observed, headers }
     }
 
-    /// The fields, separated by commas, each perhaps under another key.
+    /// The fields, separated by commas, each optionally with another key.
     fn of_list(text: &str) -> Result<Self, String> {
         let mut pairs: Vec<Pair> = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -133,7 +133,7 @@ impl Layout {
         }
     }
 
-    /// Text with fields between signs of percent; two of these are one of the text.
+    /// Parses text with fields between percent signs; `%%` stands for a percent sign.
     fn of_template(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();

@@ -1,5 +1,5 @@
-//! The `h2` crate as the client of an in-memory connection. The server's frames are built by hand
-//! from our codec: its encoder meets our decoder, and our encoder its decoder.
+//! The `h2` crate as the client of an in-memory connection. The server's frames are built by hand from our codec: its
+//! encoder is tested with our decoder, and our encoder with its decoder.
 
 use anyhow::{Context, bail, ensure};
 use http::{HeaderName, HeaderValue, Request};

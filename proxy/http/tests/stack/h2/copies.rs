@@ -92,7 +92,7 @@ fn an_http1_client_that_closes_its_connection_is_noticed() {
                 drop(far);
                 None
             } else {
-                // It ends its stream, and waits for its response.
+                // The server ends its stream and waits for the response.
                 far.finish().await;
                 Some(far)
             };
@@ -117,7 +117,7 @@ fn long_requests_and_tunnels_are_not_held() {
     });
 }
 
-/// The client's next request stays unchanged, and the result for the copy applies to the client's connection.
+/// The client's next request stays unchanged, and the result of the copy is the result for the client's connection.
 #[test]
 fn a_copy_of_an_http1_request_does_not_touch_the_next_request() {
     run(async {

@@ -465,7 +465,7 @@ fn an_extended_connect_is_an_upgrade() {
     });
 }
 
-/// As the RFC defines it, by an implementation independent of the engine's.
+/// The accept value as RFC 6455 defines it, computed independently of the engine.
 fn accept(key: &str) -> String {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
     let answered = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");

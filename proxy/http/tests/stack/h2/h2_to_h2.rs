@@ -543,7 +543,7 @@ fn a_draining_server_gets_no_new_requests_and_finishes_its_own() {
         let mut first = user.open(&request("GET", "/1"), true).unwrap();
         let (_, mut answer) = next(&mut app).await;
         app.drain();
-        // The GOAWAY has arrived once something that was sent after it has.
+        // Once bytes that were sent after the GOAWAY have arrived, the GOAWAY has arrived, too.
         answer.send_head(&head([(":status", "200")]), false);
         first.head().await.unwrap();
         answer.send_data(&b"ok"[..], false);
