@@ -35,7 +35,7 @@ impl Answers {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
     }
 
-    /// Counts a gRPC call by its gRPC status. Its `http` status is also counted by [`Self::status`].
+    /// Counts a gRPC call by its gRPC status. The caller also counts the `http` status with [`Self::status`].
     pub(crate) fn grpc(&self, status: u8, http: u16) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
         if http != 200 {

@@ -58,7 +58,7 @@ fn of_ended(mut last: Snapshot) -> Snapshot {
     last
 }
 
-/// If there are more than `most` entries, removes those that are not used, and returns their sum.
+/// If there are more than `most` entries, removes those that are not used, and returns them.
 fn forget<K: Ord, V>(
     counts: &mut BTreeMap<K, V>,
     most: usize,

@@ -18,7 +18,7 @@ mod compat;
 pub(crate) use compat::workload_of;
 pub use compat::{MetricsCompat, OwnWorkload};
 
-/// The histograms that have native buckets too.
+/// The metric whose histograms have native buckets, too.
 const DURATIONS: &str = "leno_request_duration_seconds";
 const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 
@@ -30,7 +30,7 @@ pub struct Measured {
     /// The metric's name; for a counter without the suffix `_total`. Values of one metric must be
     /// adjacent.
     pub name: &'static str,
-    /// The labels, in the form between the braces. Empty if there are none.
+    /// The labels, as between the braces of the text format. Empty if there are none.
     pub labels: Cow<'static, str>,
     /// The text of the `# HELP` line.
     pub help: &'static str,
@@ -53,7 +53,7 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
     render_compatible(snapshot, measured, open, (MetricsCompat::default(), &OwnWorkload::default()))
 }
 
-/// Renders the same, and after it the metrics of other meshes.
+/// Renders the same metrics, followed by those with the names of other meshes.
 #[must_use]
 pub fn render_compatible(
     snapshot: &Snapshot,
@@ -137,7 +137,7 @@ pub fn render_compatible(
 pub struct NativeHistograms<'a>(HashMap<String, &'a NativeCounts>);
 
 impl<'a> NativeHistograms<'a> {
-    /// Those of all edges and rules.
+    /// The native buckets of all edges and rules.
     #[must_use]
     pub fn of(snapshot: &'a Snapshot) -> Self {
         let edges = snapshot
@@ -149,7 +149,7 @@ impl<'a> NativeHistograms<'a> {
         Self(edges.chain(routes).collect())
     }
 
-    /// Those of one histogram, by its labels as the page has them.
+    /// The native buckets of one histogram, by its labels as the page has them.
     #[must_use]
     pub fn get(&self, family: &str, labels: &str) -> Option<&'a NativeCounts> {
         self.0.get(&format!("{family}{{{labels}}}")).copied()
@@ -339,7 +339,7 @@ impl Page {
 /// The labels between the braces.
 struct Labels<'a>(&'a EdgeLabels);
 
-/// The same of a rule of a route.
+/// The labels of a rule of a route, between the braces.
 struct OfRoute<'a>(&'a RouteLabels);
 
 /// The value of a label, escaped. Names and identities contain nothing to escape, but a single

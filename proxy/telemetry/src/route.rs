@@ -12,7 +12,7 @@ use crate::answers::{AnswerCounts, Answers};
 use crate::native::{NativeCounts, NativeHistogram};
 use crate::registry::{Outcome, Registry};
 
-/// Most rules of routes that a worker counts separately, with those that are no longer there. A rule has about 40
+/// Most rules of routes that a worker counts separately, including rules that no longer exist. A rule has about 40
 /// series; a workload calls tens of services with a few rules each.
 pub const MAX_ROUTES: usize = 128;
 
@@ -29,8 +29,8 @@ pub struct RouteLabels {
     pub rule: Box<str>,
 }
 
-/// A rule of a route that requests may follow. It has a counter once the first one does, so that rules without requests
-/// take no room of those with requests.
+/// A rule of a route that requests may follow. Its counter is created by the first such request, so that rules without
+/// requests do not count against the limit.
 #[derive(Debug)]
 pub struct CountedRule {
     labels: RouteLabels,
@@ -59,7 +59,7 @@ pub(crate) struct RouteCounts {
 }
 
 impl RouteLabels {
-    /// What is counted beyond [`MAX_ROUTES`].
+    /// The labels for rules beyond [`MAX_ROUTES`].
     pub(crate) fn other() -> Self {
         let (service, service_namespace) = ("other".into(), "".into());
         Self { service, service_namespace, route: "other".into(), rule: "".into() }

@@ -19,9 +19,9 @@ use crate::route::{RouteCounters, RouteCounts, RouteLabels};
 pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
-    /// What forgotten edges have counted, by labels in which the server is a workload.
+    /// The counts of edges that were dropped, by labels in which the server is a workload.
     pub(crate) forgotten: BTreeMap<EdgeLabels, EdgeCounts>,
-    /// Only those that requests have followed.
+    /// Only routes that requests have followed.
     pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
@@ -85,7 +85,7 @@ impl Snapshot {
         Self { audited, ..self }
     }
 
-    /// The distinct requests that audit policies have matched, each with its number.
+    /// The distinct requests that audit policies have matched, and how often each occurred.
     pub fn audited(&self) -> impl Iterator<Item = (&AuditedRequest, u64)> {
         self.audited.iter()
     }

@@ -31,8 +31,8 @@ struct CachedConfig {
 }
 
 impl ClientConfigs {
-    /// The configuration for connections to `expected` with the credentials in `current`. Other
-    /// credentials than before replace all configurations.
+    /// The configuration for connections to `expected` with the credentials in `current`. If the credentials have
+    /// changed, all configurations are replaced.
     pub(crate) fn get(
         &mut self,
         current: &Arc<TlsConfigs>,

@@ -28,12 +28,11 @@ impl Keyring {
         Self::default()
     }
 
-    /// Uses `credentials` for all handshakes from now on. Existing connections continue until the certificates end
-    /// with which they were made or renewed.
+    /// Uses `credentials` for all handshakes from now on. Existing connections continue until the certificates expire
+    /// with which they were made or last renewed.
     ///
     /// # Errors
-    /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous
-    /// credentials stay in use.
+    /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous credentials stay in use.
     pub fn rotate(&self, credentials: Credentials) -> Result<(), CredentialsError> {
         self.set(TlsConfigs::new(credentials)?);
         Ok(())

@@ -5,7 +5,8 @@
 //!  handshake ─┬─ the server is elsewhere ─► TLS, to the end
 //!             └─ the client offers a pipe ─► TLS until the other end has taken it ─► the pipe, to its end
 //! ```
-//! The network connection stays open beside the pipe, as the witness that the network lets the two ends communicate:
+//! The network connection stays open while the pipe is used. It shows whether the network still lets the two ends
+//! communicate: once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
 //! once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
 #![expect(
     clippy::arithmetic_side_effects,
@@ -182,9 +183,9 @@ impl Tls {
         }
     }
 
-    /// The same for a writer, while the bytes of the other end in TLS, or its close, are left to the reader: reading
-    /// the socket would take them from the reader, and there is no room for all of them. The socket does not report
-    /// errors by itself then, so it is checked at intervals.
+    /// The same for a writer, while bytes or a close of the other end may still arrive through TLS. Only the reader may
+    /// read those from the socket, because there is no room to store all of them. A socket that is not read reports no
+    /// errors by itself, so it is checked at intervals.
     fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));

@@ -10,23 +10,23 @@ use leno_types::tokens::TokenIssuer;
 
 use crate::{Claims, TokenError, verify};
 
-/// Most bytes of tokens that one worker remembers: about a thousand of the usual size. Beyond it all are
-/// forgotten, which costs one more verification of each that is still used.
+/// Most bytes of tokens that one worker remembers: about a thousand of the usual size. Beyond it all are dropped, which
+/// costs one more verification for each token that is still used.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// The claims of tokens by their texts.
 type Verified = HashMap<Box<[u8]>, Rc<Claims>>;
 
-/// What tokens were verified for: a policy, and the header whose tokens are of some of its issuers.
+/// What a token was verified for: a policy, and the header in which some of its issuers expect their tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenUse {
     /// The position of the policy.
     pub policy: usize,
-    /// The position of the first issuer in the policy whose tokens come in this header.
+    /// The position in the policy of the first issuer that uses this header.
     pub header: usize,
 }
 
-/// The tokens of one worker, by what they were verified for.
+/// The tokens of one worker, by the use that they were verified for.
 #[derive(Debug, Default)]
 pub struct TokenCache {
     known: RefCell<HashMap<TokenUse, Verified>>,
@@ -34,11 +34,11 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Verifies a token, or remembers that it was. `of` stands for `issuers`, which never change for it.
-    /// `now`: the time since the beginning of 1970.
+    /// Verifies a token, unless it was verified before for the same use. The issuers of a use never change. `now`: the
+    /// time since the beginning of 1970.
     ///
     /// # Errors
-    /// Why the token is not believed. That is not remembered: clients can make as many such tokens as they want.
+    /// Why the token is not valid. This is not cached, because clients can make any number of such tokens.
     pub fn verify(
         &self,
         token: &[u8],

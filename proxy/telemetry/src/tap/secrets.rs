@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// What stands for a secret.
+/// The text in place of a secret.
 pub const MASK: &str = "(masked)";
 
 /// Parts of names of headers and of query parameters whose values are masked.
@@ -29,10 +29,10 @@ const SECRET: [&str; 20] = [
     "client-cert",
 ];
 
-/// Whole names that are secrets: of signed addresses, of keys of interfaces, of sign-ins.
+/// Whole names whose values are masked: parameters of signed URLs, API keys, parameters of sign-ins.
 const SECRET_NAMES: [&str; 8] = ["assertion", "code", "key", "otp", "pass", "pin", "sid", "sig"];
 
-/// Not secrets, though their names look like it.
+/// Names that contain one of these parts but are no secrets.
 const PUBLIC: [&str; 2] = [":authority", "authority"];
 
 /// Whether the value of a header or of a query parameter of this name is masked.

@@ -27,7 +27,7 @@ fn filter(parameters: &[(&str, &str)]) -> Filter {
     filter
 }
 
-/// One request through a registry with these taps, to its end.
+/// Counts one request, from its beginning to its end, in a registry with these taps.
 fn request(taps: &Taps, target: &str, status: u16) {
     let registry = Registry::new().with_taps(taps.clone());
     let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
@@ -342,7 +342,7 @@ fn the_bodies_of_so_many_requests_are_copied_at_a_time() {
     assert!(beyond.copies().is_none());
     assert_eq!(taps.not_copied(), 1);
 
-    // A place is free again when a request ends.
+    // When a request ends, the bodies of another one can be copied.
     begun.pop();
     assert!(begin("POST").copies().is_some());
 

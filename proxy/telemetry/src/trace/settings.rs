@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use leno_program::duration;
 
-/// The share of new traces that is sampled where nothing else is said: 1 %.
+/// The share of new traces that is sampled by default: 1 %.
 const DEFAULT_SAMPLING: Sampling = Sampling { millionths: 10_000 };
 
-/// What a proxy is told of traces.
+/// The settings of a proxy for traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
     /// The namespace of the collector's service.
@@ -18,22 +18,22 @@ pub struct TraceSettings {
     pub service: Box<str>,
     /// The port of the service.
     pub port: u16,
-    /// How the collector is spoken to.
+    /// The protocol of the collector.
     pub protocol: TraceProtocol,
     /// How many of the traces that begin in this proxy are sampled.
     pub sampling: Sampling,
-    /// Other shares, for requests that follow a route of this `namespace/name`.
+    /// Other shares, for requests that follow the route `namespace/name`.
     pub routes: Vec<(Box<str>, Sampling)>,
     /// Whether failed requests have spans although their trace is not sampled.
     pub keeps_errors: bool,
-    /// Requests that take at least this long have spans, too.
+    /// Requests that take at least this long have spans even if their trace is not sampled.
     pub keeps_slower: Option<Duration>,
 }
 
-/// The forms of OTLP.
+/// The transports of OTLP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceProtocol {
-    /// A call of gRPC.
+    /// A gRPC call.
     #[default]
     Grpc,
     /// A POST of protobuf to `/v1/traces`.
@@ -46,7 +46,7 @@ pub struct Sampling {
     millionths: u32,
 }
 
-/// The text is not of the form.
+/// The text is not a valid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettingsError(String);
 
@@ -64,7 +64,7 @@ impl fmt::Display for TraceSettingsError {
 impl std::error::Error for TraceSettingsError {}
 
 impl TraceSettings {
-    /// Whether requests may have spans whose trace is not sampled.
+    /// Whether requests may have spans although their trace is not sampled.
     #[must_use]
     pub fn keeps_any(&self) -> bool {
         self.keeps_errors || self.keeps_slower.is_some()
@@ -78,10 +78,10 @@ impl TraceSettings {
 }
 
 impl Sampling {
-    /// Whether a trace is sampled. Every proxy that asks decides alike.
+    /// Whether a trace is sampled. All proxies decide in the same way for the same trace.
     #[must_use]
     pub fn takes(self, trace_id: u128) -> bool {
-        // The last 56 bits are random, also of traces that others have begun (W3C Trace Context, level 2).
+        // The last 56 bits are random, even if another program has begun the trace (W3C Trace Context, level 2).
         let random = trace_id & ((1 << 56) - 1);
         random.wrapping_mul(1_000_000) >> 56 < u128::from(self.millionths)
     }
@@ -146,7 +146,7 @@ impl TraceSettings {
     }
 }
 
-/// `observability/collector:4317`.
+/// Parses `observability/collector:4317`.
 fn collector_of(text: &str) -> Option<TraceSettings> {
     let (namespace, rest) = text.split_once('/')?;
     let (service, port) = rest.split_once(':')?;

@@ -5,8 +5,8 @@ use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 use super::ca::Leaf;
 use super::*;
 
-/// Bad certificates: the expected reason of the refusal, then the certificate for the client and
-/// the one for the server.
+/// Bad certificates: for each the expected reason of the refusal, then the certificate for the client and the one for
+/// the server.
 pub(super) fn lies(
     mesh: &Ca,
     other: &Ca,

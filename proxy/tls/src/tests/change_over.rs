@@ -129,7 +129,7 @@ struct Change {
     answer: usize,
     /// The server writes all of its answer before it reads.
     answers_first: bool,
-    /// The bytes that were sent before are read with the handshake.
+    /// Whether the bytes that were sent before are read only together with the handshake.
     is_late: bool,
     is_tight: bool,
 }

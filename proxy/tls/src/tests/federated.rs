@@ -32,7 +32,7 @@ impl Federation {
         Self { mesh, near, far }
     }
 
-    /// The identity that the server finds for a client, or why it refuses the client.
+    /// The identity of a client according to the server, or why the server refuses the client.
     async fn client(&self, shown: Presented, mode: ClientIdentity) -> Result<String, String> {
         let (near, far) = pair().await;
         let client = async {

@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-/// More than a few bytes need, and far less than a buffer.
+/// More than a few bytes take, and far less than a buffer.
 const FEW: usize = 64;
-/// A record that was read, and the plaintext of another.
+/// Room for one record that was read and for the plaintext of another.
 const MOST: usize = 40 * 1024;
 
 /// Runs on a thread of its own, since a budget belongs to its thread.

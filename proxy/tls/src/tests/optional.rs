@@ -8,7 +8,7 @@ use super::ca::Leaf;
 use super::certificates::{Presented, lies};
 use super::*;
 
-/// Why the acceptor finds no identity for a client that presents this. Its bytes arrive
+/// Why the acceptor finds no identity for a client that presents this certificate. The client's bytes arrive
 /// nevertheless.
 async fn unproven(mesh: &Mesh, certificate: Option<Presented>) -> &'static str {
     let (near, far) = pair().await;

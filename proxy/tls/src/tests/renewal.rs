@@ -32,7 +32,7 @@ impl Mesh {
         self.cart.current().unwrap().end_expired(renewals)
     }
 
-    /// One renewal, and at how many connections the client and the server have taken it.
+    /// Performs one renewal. Returns at how many connections the client and the server have recorded it.
     async fn renew(&self, due: &RenewalDue) -> (Result<u64, HandshakeError>, u64) {
         let mut renewed = self.acceptor.renewed();
         let (near, far) = pair().await;
@@ -85,7 +85,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 0);
     echo(&mut client, &mut server).await;
-    // The server's ends with 2031. Its end does not wait for that of the client's.
+    // The server's certificate expires at the end of 2031. Its connections end then, whenever the client's certificate
+    // expires.
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 1);
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
@@ -93,8 +94,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert_eq!(shown.validity(), None);
 }
 
-/// A proxy process that drained was not told of renewals, which reach the next process, and so it cut streams whose
-/// certificates were renewed.
+/// Regression: a proxy process that drained did not learn of renewals, which reach the next process, and cut streams
+/// whose certificates had been renewed.
 #[tokio::test]
 async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_another_process() {
     let mesh = Mesh::new();
