@@ -14,11 +14,6 @@
 //! If a workload moves to another process, its worker stays here until its open streams have ended, which may take
 //! hours. If the workload returns, it gets a new worker. A workload whose worker stalls ([`crate::pulse`]) gets a new
 //! worker, too, while the stalled one keeps its connections.
-//! workload come from its broker (`leno-broker`); those to the control plane and to resolvers are of the
-//! process' own namespace.
-//!
-//! A workload that goes to another process leaves this one's worker to what it has, for hours if need be; should it
-//! come back, it gets another one there. So it is with one whose worker does not come round ([`crate::pulse`]).
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

@@ -1,6 +1,5 @@
 //! Gets a certificate from the control plane and renews it before it expires. Certificates of a Workload API are
 //! handled by [`workload_api`], those of a kubelet by [`certificate_files`].
-//! [`workload_api`]'s, one of a kubelet [`certificate_files`]'.
 //!
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+

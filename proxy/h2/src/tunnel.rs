@@ -25,7 +25,6 @@ const CUT: Code = Code::CONNECT_ERROR;
 /// A shutdown sends END_STREAM. A tunnel that is dropped without one, or after [`Io::reset_on_drop`], is reset, so that
 /// the other end does not mistake the received bytes for the whole. Unread bytes slow down the sender, by the window of
 /// the stream.
-/// window of the stream.
 #[derive(Debug)]
 pub struct Tunnel {
     /// `None` only while it is dropped.

@@ -13,7 +13,6 @@
 //! ```
 //!
 //! [`Waits`] contains the time limits of the steps.
-//! How long each step may take is in [`Waits`].
 
 use std::io;
 use std::net::IpAddr;

@@ -13,6 +13,7 @@
 //! The crate does not deal with services or proxies. Every query has an option that marks it as coming from a proxy;
 //! other resolvers ignore it. The mesh's own resolver answers applications with a virtual address, and recognises by
 //! the option that a proxy needs the real ones.
+//!
 //! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 
 #![cfg_attr(

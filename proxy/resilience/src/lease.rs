@@ -17,7 +17,6 @@
 //! the period before. A control plane that restarts leases nothing beyond the rate, because its buckets start empty. A
 //! worker whose questions get no answer for [`LOST`] uses a limit of its own: the rate divided by the last known number
 //! of holders, or by the number of its proxy's workers if it never got an answer.
-//! got an answer.
 
 mod allocator;
 mod holder;

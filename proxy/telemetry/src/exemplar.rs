@@ -3,7 +3,6 @@
 //!
 //! Only requests whose span is queued for the collector become exemplars; requests without a span cost nothing. An edge
 //! with any exemplar has room for one in each bucket, 2 KB.
-//! any has room for one in each bucket, 2 KB.
 
 use std::collections::BTreeMap;
 use std::fmt;

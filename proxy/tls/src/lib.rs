@@ -15,8 +15,6 @@
 //! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has exactly one URI; the
 //! URI is of this trust domain or of a federated one, and only the roots of that domain prove it; a client accepts only
 //! the expected identity. Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
-//! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no further policy and issues
-//! no certificates.
 //! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
 //! further policy and issues no certificates.
 

@@ -7,7 +7,6 @@
 //! ```
 //! The network connection stays open while the pipe is used. It shows whether the network still lets the two ends
 //! communicate: once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
-//! once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "bytes that a connection has moved are counted"
