@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// closed it just when the client sends a request, the client would not know whether the request was received. A
 /// connection in use mostly carries a request within this time, and applications that wait before they end wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// The pause between two connections that are told to drain, if there is time for it. Each client connects again, which
+/// The pause between draining one connection and the next, if there is time for it. Each client connects again, which
 /// costs a handshake, and streams that continue wait for the CPU meanwhile.
 const APART: Duration = Duration::from_millis(1);
 
@@ -25,7 +25,7 @@ pub struct Activity {
     /// Over how many pauses of [`APART`] the connections are spread. If there are more connections, several drain at
     /// the same time.
     turns: Cell<u32>,
-    /// How many connections have begun to wait for their turn.
+    /// How many connections have got a turn so far.
     told: Cell<u32>,
 }
 
@@ -54,7 +54,7 @@ impl Activity {
         self.began.notify_waiters();
     }
 
-    /// Starts or stops the same for a worker that continues to serve: its clients should connect again, and may then
+    /// Starts or stops a drain of a worker that continues to serve: its clients should connect again, and may then
     /// reach another process.
     pub fn close(&self, closing: bool) {
         if closing && !self.closing.replace(closing) {
@@ -122,7 +122,8 @@ mod tests {
         assert!(activity.is_draining());
     }
 
-    /// Before, all clients connected again in the same moment, and streams that continued waited for their handshakes.
+    /// Regression: all clients connected again at the same moment, and streams that continued waited for their
+    /// handshakes.
     #[tokio::test(start_paused = true)]
     async fn clients_leave_one_after_the_other_within_the_time_for_it() {
         let told_after = async |within: Duration| {
@@ -134,11 +135,11 @@ mod tests {
                     Instant::now()
                 });
             }
-            // Lets all of them begin to wait.
+            // Lets all clients begin to wait.
             tokio::time::sleep(APART).await;
             activity.drain(within);
             let begun = Instant::now();
-            // One that begins to wait now does not wait for a turn.
+            // A connection that begins to wait now does not wait for a turn.
             activity.drained().await;
             let told = clients.join_all().await;
             let mut told: Vec<_> = told.into_iter().map(|at| at - begun).collect();

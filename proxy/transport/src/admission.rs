@@ -92,7 +92,7 @@ struct Open {
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
     proven_of: HashMap<Arc<ProvenClient>, usize>,
-    /// By age.
+    /// Undecided connections by age.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
     next: u64,
@@ -104,7 +104,8 @@ struct Undecided {
     task: Option<AbortHandle>,
 }
 
-/// A client that counts as proven. With `disabled` mTLS no client can prove an identity, and the address identifies it.
+/// The identity by which a proven client's connections are counted. If mTLS is disabled, no client can prove an
+/// identity, so the address is used.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum ProvenClient {
     Identity(Identity),
@@ -117,7 +118,7 @@ pub struct Admitted {
     admission: Arc<Admission>,
     standing: Cell<ClientStanding>,
     source: IpAddr,
-    /// Of a proven one; all connections of a client share it.
+    /// The client of a proven connection; all its connections share this.
     client: OnceCell<Arc<ProvenClient>>,
 }
 
@@ -176,7 +177,7 @@ impl Admission {
     /// Admits a connection of the workload itself.
     ///
     /// # Errors
-    /// As many are open as may be.
+    /// The limit is reached.
     pub fn outbound(self: &Arc<Self>) -> Result<Admitted, Refusal> {
         let mut open = self.open();
         if open.unproven + open.outbound >= self.bounds.unproven_and_outbound
@@ -190,8 +191,8 @@ impl Admission {
         Ok(Admitted::new(self, ClientStanding::Outbound, source))
     }
 
-    /// Admits a connection to the workload, of which nothing is known yet; whether another one had to
-    /// make room for it. What serves it is to be [attached](Admitted::attach).
+    /// Admits a connection to the workload, whose client is not known yet. Also returns whether another connection was
+    /// ended to make room for it. The task that serves the connection must be [attached](Admitted::attach).
     pub fn inbound(self: &Arc<Self>, source: IpAddr) -> (Admitted, bool) {
         let source = source.to_canonical();
         let mut open = self.open();
@@ -213,7 +214,7 @@ impl Admission {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Nothing panics while it is locked.
+        // Ignores poisoning: no code panics while it holds the lock.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,7 +268,7 @@ impl Admitted {
         }
     }
 
-    /// Notes that the client has proven this identity, or that none is required here.
+    /// Records that the client has proven this identity, or that none is required.
     ///
     /// # Errors
     /// If the limit is reached.
@@ -301,7 +302,7 @@ impl Admitted {
         Ok(())
     }
 
-    /// Notes that the client is served without a proven identity.
+    /// Records that the client is served without a proven identity.
     ///
     /// # Errors
     /// If the limit of such clients is reached.
@@ -333,11 +334,12 @@ impl Admitted {
 }
 
 impl Admission {
-    /// Attaches the task that serves an undecided connection, before that runs, so that it can be ended for another one.
+    /// Attaches the task that serves an undecided connection, so that the task can be ended in favour of another
+    /// connection. Must be called before the task runs.
     pub fn attach(&self, number: u64, task: AbortHandle) {
         match self.open().undecided.get_mut(&number) {
             Some(undecided) => undecided.task = Some(task),
-            // Another thread has ended it meanwhile.
+            // Another thread has evicted the connection meanwhile.
             None => task.abort(),
         }
     }
@@ -358,7 +360,7 @@ impl Drop for Admitted {
                 open.unproven -= 1;
                 decrement(&mut open.unproven_of, &self.source);
             }
-            // It may have been evicted.
+            // The connection may have been evicted already.
             ClientStanding::Undecided(number) => {
                 open.remove(number);
             }

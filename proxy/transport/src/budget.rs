@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// seldom touch the shared counter, and little compared with a budget of some MiB.
 const GRANT: usize = 256 * 1024;
 
-/// The smallest budget: some grants for each of a few workers.
+/// The smallest budget: enough for several grants to each of a few workers.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
 /// The memory that buffers of a workload may use. It is created once; workers [`enter`](Self::enter) it.
@@ -86,8 +86,8 @@ impl Budget {
         Self::of(bytes.max(MIN_BUDGET), usize::MAX, None)
     }
 
-    /// A budget of `bytes`, of which `own`, one grant at least, are never another workload's and the rest is taken from a
-    /// pool. A thread that ends must [`leave`] it. It is never freed.
+    /// A budget of `bytes`. `own` of them, at least one grant, are reserved for this workload; the rest is taken from a
+    /// pool. A thread that ends must [`leave`] the budget. It is never freed.
     #[must_use]
     pub fn with_pool(bytes: usize, own: usize, pool: Pool) -> Self {
         Self::of(bytes.max(MIN_BUDGET), own.max(GRANT), Some(pool))
@@ -98,7 +98,7 @@ impl Budget {
         Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, own, pool, granted })))
     }
 
-    /// The pool from which it takes a part of its bytes.
+    /// The pool from which a part of the bytes is taken.
     #[must_use]
     pub fn pool(self) -> Option<Pool> {
         self.0.pool
@@ -116,7 +116,7 @@ impl Budget {
         self.0.limit_of_new
     }
 
-    /// Charges what the calling thread holds, now and from now on, to this budget.
+    /// Charges the memory that the calling thread holds, now and from now on, to this budget.
     pub fn enter(self) {
         ACCOUNT.with(|account| {
             account.shared.set(Some(self.0));
@@ -176,8 +176,8 @@ impl Pool {
     }
 }
 
-/// Returns everything that was granted to the calling thread, which must end afterwards and is charged to no budget any
-/// more. If a thread ends without this call, its grants are lost to the budget and its pool.
+/// Returns everything that was granted to the calling thread, which is then charged to no budget and must end. If a
+/// thread ends without this call, its grants are lost to the budget and its pool.
 pub fn leave() {
     ACCOUNT.with(|account| {
         let Some(shared) = account.shared.take() else { return };
@@ -319,7 +319,7 @@ impl BudgetState {
 
     /// Takes `bytes` back. Returns the total that is granted then.
     fn give_back(&self, bytes: usize) -> usize {
-        // Nothing else is published by it.
+        // Relaxed, because nothing else is published with this counter.
         let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
         let after = before - bytes;
         if let Some(pool) = self.pool {

@@ -21,8 +21,8 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees unused buffers and pipes. Call it in a worker without work in progress, so that an idle proxy uses as little
-/// memory as a new one.
+/// Frees unused buffers and pipes. Must be called in a worker without work in progress, so that an idle proxy uses as
+/// little memory as a new one.
 pub fn trim_buffers() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
     crate::relay::trim_pipes();

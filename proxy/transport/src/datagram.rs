@@ -21,7 +21,7 @@ impl PlaceholderDestinations {
     /// Creates the socket for queries in the network namespace of this thread.
     ///
     /// # Errors
-    /// As of [`udp`](crate::udp).
+    /// Those of [`udp`](crate::udp).
     pub async fn new() -> io::Result<Self> {
         sockets::udp(false).await.map(Self)
     }
@@ -33,7 +33,7 @@ impl PlaceholderDestinations {
     pub fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr> {
         let number = placeholder_number(placeholder).ok_or(io::ErrorKind::NotFound)?;
         let number = libc::c_int::try_from(number).map_err(|_| io::ErrorKind::NotFound)?;
-        // SAFETY: all bytes zero are a value of this structure of integers.
+        // SAFETY: this structure consists of integers, so all zero bytes are a valid value.
         let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_in6>())
             .map_err(|_| io::ErrorKind::InvalidInput)?;

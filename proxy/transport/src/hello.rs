@@ -1,4 +1,4 @@
-//! Reads what a TLS ClientHello contains in clear: the server's name and the offered protocols.
+//! Reads the unencrypted parts of a TLS ClientHello: the server's name and the offered protocols.
 //!
 //! ```text
 //! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
@@ -34,14 +34,14 @@ const ALPN: u16 = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
     server_name: Option<Box<str>>,
-    /// As in the extension: a length byte precedes each name.
+    /// In the encoding of the extension: a length byte precedes each name.
     protocols: Vec<u8>,
 }
 
-/// Whether a client has begun TLS itself, and with which server.
+/// Whether a client has begun TLS itself, and the name of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTls {
-    /// Whether it has.
+    /// Whether the client has begun TLS.
     pub is_tls: bool,
     /// The server's name, if the ClientHello has one.
     pub server_name: Option<Box<str>>,

@@ -132,9 +132,9 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// The same if another process listens on the port too and should get all new clients. It began to listen after
-    /// this process, which has `workers` listeners on the port. No handshake reaches this listener at the moment when
-    /// it is closed; the kernel would reset that connection.
+    /// Closes the listener if another process listens on the port, too, and should get all new clients. That process
+    /// began to listen after this one, which has `workers` listeners on the port. No handshake reaches this listener at
+    /// the moment when it is closed; the kernel would reset that connection.
     pub async fn pass_on(self, workers: u16, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = steer(&self.inner, workers.into()) {
             tracing::warn!(%error, "connections may be lost that come while a listener is passed on");
@@ -159,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// Has the kernel drop the first packets of new clients. Accepted connections are not affected: the filter, which
+    /// Makes the kernel drop the first packets of new clients. Accepted connections are not affected: the filter, which
     /// they inherit, drops nothing else.
     fn refuse(&self) -> io::Result<()> {
         use nix::libc::{

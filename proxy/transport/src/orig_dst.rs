@@ -15,30 +15,30 @@ use tokio::net::TcpStream;
 /// (IPv4-mapped addresses become IPv4).
 ///
 /// # Errors
-/// `NotFound` when nobody knows it: the connection was made to the listener itself. What the kernel
-/// says when the connection is gone.
+/// `NotFound` if there is none, because the connection was made to the listener itself. The system's error if the
+/// connection is gone.
 pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<OrigDst> {
     let local = canonical(tcp.local_addr()?);
     if local.port() != listener_port {
         return Ok(OrigDst(local));
     }
     let recorded = recorded(tcp, local.is_ipv4())?;
-    // Conntrack answers for a connection that nobody redirected as well, with the listener's own
-    // address; taking that for a destination would make the proxy connect to itself.
+    // Conntrack also answers for connections that were not redirected, with the listener's own address. As a
+    // destination, it would make the proxy connect to itself.
     recorded
         .filter(|destination| *destination != local)
         .map(OrigDst)
         .ok_or_else(|| not_captured(local))
 }
 
-/// As [`original_destination`], for a listener to which connections are redirected: for these it takes one system call
+/// As [`original_destination`], for a listener to which connections are redirected: for these it needs one system call
 /// less.
 ///
 /// # Errors
-/// As [`original_destination`].
+/// Those of [`original_destination`].
 pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Result<OrigDst> {
     match recorded(tcp, listener.is_ipv4())? {
-        // It is not the listener's own address, which conntrack answers with for other connections.
+        // Conntrack returns the listener's own address for connections that were not redirected.
         Some(destination) if destination.port() != listener.port() => Ok(OrigDst(destination)),
         _ => original_destination(tcp, listener.port()),
     }

@@ -26,8 +26,8 @@ use direction::Direction;
 pub(crate) use pipe::trim_pipes;
 use watch::{RelayProgress, Watch};
 
-/// After this long without a byte in either direction, a relay is closed. Connection pools of databases keep idle
-/// connections for about that long.
+/// After this long without a byte in either direction, a relay is closed. Database connection pools keep idle
+/// connections for about an hour.
 pub const RELAY_IDLE: Duration = Duration::from_secs(3600);
 
 /// One of the two connections of a relay.
@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// Gets a call for bytes that were moved.
+/// Is notified of bytes that were moved.
 pub trait Observer {
     /// `n` bytes that came from `side` were written to the other.
     fn moved(&mut self, side: Side, n: usize);

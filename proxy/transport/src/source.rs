@@ -17,8 +17,8 @@ use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::local::interface_addresses;
 use crate::sockets;
 
-/// How long the result of [`Shown::now`] is used. It changes when the node's agent is replaced by another version or
-/// captures with another backend.
+/// How long the result of [`Shown::now`] is used. The result changes when the node's agent is replaced by another
+/// version or captures with another backend.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// Which address applications in this network namespace see for their clients.
@@ -28,7 +28,7 @@ pub enum Shown {
     Client,
     /// The stand-in address, which the agent has routed to loopback.
     StandIn,
-    /// An address of the workload that is not loopback: no agent has prepared this namespace.
+    /// An address of the workload that is not loopback, because no agent has prepared this namespace.
     Own,
 }
 
@@ -74,13 +74,13 @@ impl Shown {
 }
 
 impl ClientAddress {
-    /// Always shows this, whatever the namespace permits, so that the kinds can be compared.
+    /// Always shows this kind of address, whatever the namespace permits, for tests that compare the kinds.
     #[must_use]
     pub fn always(shown: Shown) -> Self {
         Self { always: Some(shown), ..Self::default() }
     }
 
-    /// What applications see.
+    /// The kind of address that applications see.
     #[must_use]
     pub fn shown(&self) -> Shown {
         if let Some(always) = self.always {
@@ -142,7 +142,7 @@ impl ClientAddress {
             let _unnamed = name_client(&socket, client);
         }
         if source.is_ipv6() {
-            // The stand-in address is routed, and no interface has it.
+            // The stand-in address is local only by a route; no interface has it.
             SockRef::from(&socket).set_freebind_v6(true)?;
         }
         // connect() chooses the port, so that connections to different ports can share one.
@@ -152,7 +152,7 @@ impl ClientAddress {
     }
 }
 
-/// Tells the kernel programs for which client `socket` will connect.
+/// Informs the kernel programs for which client `socket` will connect.
 ///
 /// # Errors
 /// `ENOPROTOOPT` if there are no such programs.

@@ -24,8 +24,8 @@ use tokio::task::JoinHandle;
 use crate::clock::PollTurn;
 use crate::domain;
 
-/// Panics of one thread, or domain, that are logged one by one; after these, each time that their count has
-/// doubled. Clients may be able to cause them, and must not fill the log.
+/// The first panics of a thread or domain, which are all logged. Further ones are logged each time their number has
+/// doubled, because clients may be able to cause them and must not fill the log.
 const LOGGED: u64 = 16;
 
 thread_local! {
@@ -48,7 +48,7 @@ pub fn panics() -> u64 {
     }
 }
 
-/// Counts one more panic there; returns how many there are.
+/// Counts a panic for the current domain or thread. Returns how many there are.
 fn count_panic() -> u64 {
     let count = panics().saturating_add(1);
     match domain::current() {
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Judges a panic when it is dropped, as a hook would for a panic at that point.
+    /// Calls [`judge_panic`] when it is dropped, as the panic hook would at that point.
     struct Judged(Option<oneshot::Sender<PanicVerdict>>);
 
     impl Drop for Judged {
@@ -171,7 +171,7 @@ mod tests {
             });
             assert_eq!(plain.await.unwrap(), PanicVerdict::EndProcess);
             contained.await.unwrap();
-            // Its variables were dropped as a part of it.
+            // The task's variables were dropped while the task still counted as contained.
             assert_eq!(dropped.await.unwrap(), PanicVerdict::EndTask { log: false });
             assert_eq!(panics(), 41);
             assert_eq!(judge_panic(), PanicVerdict::EndProcess);

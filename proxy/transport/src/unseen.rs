@@ -251,7 +251,7 @@ impl Counted {
     }
 }
 
-/// Whether the error is anything but EPIPE, which means that the end had arrived before.
+/// Whether the error is not EPIPE. EPIPE means that the end had arrived before the reset.
 fn is_reset(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::BrokenPipe
 }

@@ -20,10 +20,10 @@ const SETTING: u32 = 6;
 /// The most settings of a server's first frame: nine are registered, and some send unknown ones.
 const MAX_SETTINGS: u32 = 32;
 
-/// What follows the target of a request line.
+/// The text that follows the target in a request line.
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// What the bytes are the beginning of.
+/// The protocol that the first bytes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detected {
     /// An HTTP/1.0 or HTTP/1.1 request.
@@ -89,7 +89,7 @@ pub(super) fn is_server_preface(bytes: &[u8]) -> bool {
         && (kind, flags, stream) == (SETTINGS, 0, [0; 4])
 }
 
-/// Whether `bytes` begin with `whole`; `None` while they are a part of it.
+/// Whether `bytes` begin with `whole`; `None` while they are only the beginning of `whole`.
 fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     if bytes.len() < whole.len() && whole.starts_with(bytes) {
         return None;

@@ -1,4 +1,4 @@
-//! How long each part of the beginning of a connection may take. All these times are here.
+//! The time limits for the beginning of a connection.
 
 use std::time::Duration;
 

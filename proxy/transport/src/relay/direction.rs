@@ -240,8 +240,8 @@ fn again<T>(cx: &Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
-/// The other side may have closed its connection before it is told of this end. This is not a failure: it had ended its
-/// own direction before, so nothing is lost.
+/// The other side may have closed its connection before this end is passed on to it. This is not a failure: it had
+/// ended its own direction before, so nothing is lost.
 fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

@@ -92,7 +92,7 @@ impl Watch {
             if let Some((side, error)) = failed(a, b, seen.deaf) {
                 return Poll::Ready(Ended::Failed { side, error });
             }
-            // Bytes that have just been moved may still turn out to be lost.
+            // Bytes that were just moved may still be lost, so the next check comes soon.
             *this.looking = seen.deaf || *this.looked != seen.moved;
             *this.looked = seen.moved;
             let next = if *this.looking { now + LOOK } else { *this.idle_until };

@@ -52,7 +52,7 @@ async fn followed<T>(test: impl AsyncFn() -> T) -> T {
     LocalSet::new().run_until(run()).await
 }
 
-/// Waits until bytes have arrived at a socket.
+/// Waits until bytes have arrived at this socket.
 fn has_come(other: &StdStream) {
     assert_eq!(other.peek(&mut [0]).unwrap(), 1);
 }
@@ -81,7 +81,7 @@ async fn a_reset_proves_nothing_if_destroyed_sockets_are_not_followed() {
     assert!(!own.never_read().await);
 }
 
-/// The name of a way to close a socket, the code that reads and closes, and whether the request was never read.
+/// A way to close a socket: its name, the code that reads and closes, and whether it leaves the request unread.
 type Close = (&'static str, fn(StdStream), bool);
 
 const CLOSES: [Close; 3] = [
@@ -132,8 +132,8 @@ async fn a_first_request_is_proven_unread_if_the_accepted_connection_is_closed_b
     .await;
 }
 
-/// The kernel clears its counts of such a socket, and they are the same as those of a socket that was aborted after
-/// everything was read.
+/// The kernel resets such a connection with cleared counts, which are the same as those of a socket that was aborted
+/// after everything was read.
 #[tokio::test]
 async fn a_reset_by_a_closed_listener_proves_nothing() {
     followed(async || {
