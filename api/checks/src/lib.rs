@@ -3,9 +3,9 @@
 //! ```text
 //!  Check { name, asks } ── good | warning | bad | unknown ──► Finding ──► table, JSON, exit status
 //! ```
-//! A [`Check`] is a name and a question. The code that answers it makes a [`CheckResult`] of it, with a remedy
-//! if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
-//! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
+//! A [`Check`] is a name and a question. The code that answers the question turns the check into a [`CheckResult`],
+//! with a remedy if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
+//! cluster by [`table`], and exits by [`is_well`]. This crate does not deal with what is checked.
 
 use serde::Serialize;
 
@@ -38,9 +38,9 @@ pub struct CheckResult {
 pub enum Level {
     /// No problem.
     Good,
-    /// A part does not work, or something else stands in for it.
+    /// A part does not work, or a substitute is used for it.
     Warning,
-    /// It does not work.
+    /// The checked part does not work.
     Bad,
     /// The check could not be made.
     Unknown,
@@ -70,19 +70,19 @@ impl Check {
         Self { name: name.into(), asks }
     }
 
-    /// There is no problem.
+    /// A result without a problem.
     #[must_use]
     pub fn good(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Good, text)
     }
 
-    /// A part does not work, or something else stands in for it.
+    /// A part does not work, or a substitute is used for it.
     #[must_use]
     pub fn warning(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Warning, text)
     }
 
-    /// It does not work.
+    /// The checked part does not work.
     #[must_use]
     pub fn bad(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Bad, text)

@@ -65,8 +65,8 @@ impl Pattern {
         literal.chars().all(plain).then_some(literal)
     }
 
-    /// All texts that it matches, if they are few: `v1` and `v2` for `v[12]`. The result may
-    /// contain further texts.
+    /// All texts that the expression matches, if they are few: `v1` and `v2` for `v[12]`. The result may contain
+    /// further texts.
     pub(crate) fn texts(&self) -> Option<Vec<Vec<u8>>> {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
         let parsed = parser.parse(self.text()).ok()?;
@@ -77,7 +77,7 @@ impl Pattern {
         Some(literals.iter().map(|one| one.as_bytes().to_vec()).collect())
     }
 
-    /// Whether it matches the whole text.
+    /// Whether the expression matches the whole text.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         self.0.is_match(text)

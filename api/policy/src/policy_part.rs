@@ -56,7 +56,7 @@ pub enum PartVerdict<'p> {
 }
 
 impl PolicyPart {
-    /// All parts, in the order of documents.
+    /// All parts, in the order in which documents have them.
     pub const ALL: [Self; 10] = [
         Self::Retries,
         Self::RequestTimeout,
@@ -87,13 +87,13 @@ impl PolicyPart {
         }
     }
 
-    /// Whether it concerns a service's endpoints, rather than requests to the service.
+    /// Whether the part concerns a service's endpoints, rather than requests to the service.
     #[must_use]
     pub const fn is_of_endpoints(self) -> bool {
         matches!(self, Self::Limits | Self::Ejection | Self::Balancing)
     }
 
-    /// Whether a policy sets it.
+    /// Whether a policy sets the part.
     #[must_use]
     pub const fn is_in(self, policy: &Traffic) -> bool {
         match self {

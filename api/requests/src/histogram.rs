@@ -10,7 +10,7 @@ pub const BUCKET_BOUNDS_S: [f64; 31] = [
     7.0, 10.0,
 ];
 
-/// Buckets, with the one above every bound.
+/// The number of buckets, including the one above every bound.
 pub const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
 /// Number of durations in each bucket.
@@ -18,7 +18,7 @@ pub const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 pub struct Histogram {
     /// Durations per bucket, not cumulated. The last bucket is above every bound.
     pub counts: [u64; BUCKETS],
-    /// The sum of all, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
@@ -75,7 +75,7 @@ pub fn bucket_of(duration: Duration) -> usize {
     BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)
 }
 
-/// The bucket of a duration, and how much it adds to the sum.
+/// The bucket of a duration, and its microseconds, which are added to the sum.
 pub(crate) fn place_of(duration: Duration) -> (usize, u64) {
     (bucket_of(duration), duration.as_micros().try_into().unwrap_or(u64::MAX))
 }
