@@ -31,7 +31,7 @@ use crate::tree::{TreeNode, TreeValue};
 
 /// The prefix of Leno's own annotations and labels.
 const OWN_PREFIX: &str = "leno.dev/";
-/// Settings with the name of an object.
+/// Settings whose value is the name of an object.
 const NAMES: [&str; 3] = [USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL];
 
 /// Checks one object; `node` is the document that it was decoded from. If parts of the document
@@ -248,7 +248,7 @@ impl Check<'_> {
             }
             match allowed_values(key) {
                 None => {
-                    // Compared without the prefix, which alone would make short names similar.
+                    // The prefix is not compared, because it would make all short names seem similar.
                     let own = |key: &'static str| key.strip_prefix(OWN_PREFIX);
                     let known = SETTINGS.iter().copied().filter_map(own);
                     let meant = leno_types::nearest(&key[OWN_PREFIX.len()..], known)

@@ -11,7 +11,7 @@ use crate::problem::{Position, Problem};
 const MAX_FILE_MIB: u64 = 32;
 /// The same in bytes.
 const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
-/// What is said of a path that is no file.
+/// The error for a path that is not a file.
 const ENDLESS: &str =
     "is a pipe, a socket or a device: put a file there, or name `-` for standard input";
 /// The path that means standard input.
@@ -26,7 +26,7 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     load_with(paths, parse)
 }
 
-/// As [`load`], with a parser for the text of each file that takes more than documents.
+/// Like [`load`], with a parser that also accepts other content than documents.
 ///
 /// # Errors
 /// All problems of all files; no object may be used then.
@@ -117,8 +117,8 @@ fn read(path: &Path) -> Result<String, Problem> {
     })
 }
 
-/// Refuses a pipe, a socket or a terminal in place of a file, since reading it waits for what may never be written. The
-/// shell's own, as of `<(...)`, are read.
+/// Refuses a pipe, a socket or a terminal in place of a file, because reading it may wait forever. The pipes of the
+/// shell, as for `<(...)`, are read.
 fn check_kind(path: &Path) -> Result<(), Problem> {
     let of_shell = path.starts_with("/dev") || path.starts_with("/proc");
     if !of_shell && is_endless(path) {
@@ -127,7 +127,7 @@ fn check_kind(path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether there is something else than a file: opening or reading it may wait for what is never written.
+/// Whether the path is a pipe, a socket or a device. Opening or reading it may wait forever.
 fn is_endless(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| !of.is_file())
 }

@@ -117,8 +117,8 @@ fn ports(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
     }
 }
 
-/// What the proxy of a workload uses a port for that its application can have for nothing else. That of HBONE it can have, which
-/// its proxy does not take then.
+/// The use of a port by the workload's proxy, if the application cannot have that port. The application may have the
+/// port of HBONE; its proxy then does not use it.
 fn use_of_proxy(port: u16, protocol: Protocol) -> Option<&'static str> {
     match port {
         ports::OUTBOUND => Some("connections of the application come there"),

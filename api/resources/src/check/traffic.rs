@@ -15,7 +15,7 @@ use crate::traffic::{
 const MAX_TARGETS: usize = 16;
 /// Most retries of a request: with more, retries themselves overload a service.
 const MAX_ATTEMPTS: u32 = 10;
-/// Most entries of `retries.on`: there are fewer distinct ones.
+/// Most entries of `retries.on`; fewer distinct values exist.
 const MAX_ON: usize = 64;
 /// Most copies of a hedged request.
 const MAX_COPIES: u32 = 3;
@@ -164,7 +164,7 @@ pub(super) fn targets(
     }
 }
 
-/// Checks the name of a target, and that it is of one of these groups and kinds.
+/// Checks the name of a target, and that its group and kind are among these.
 pub(super) fn target_kind(
     check: &mut Check<'_>,
     at: &Cursor<'_>,
