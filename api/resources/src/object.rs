@@ -32,7 +32,7 @@ pub enum Object {
     EndpointSlice(Box<EndpointSlice>),
     /// Certificates of authorities and keys of tokens, for policies that refer to them.
     ConfigMap(Box<ConfigMap>),
-    /// A `Secret` with keys of tokens; of others nothing is read.
+    /// A `Secret` with keys of tokens; other Secrets are not read.
     Secret(Box<Secret>),
     /// A route of HTTP requests.
     HttpRoute(Box<HttpRoute>),
@@ -52,9 +52,9 @@ pub enum Object {
     RateLimitPolicy(Box<RateLimitPolicy>),
     /// Which clients may connect to a workload.
     AuthorizationPolicy(Box<AuthorizationPolicy>),
-    /// Which pods may set less than their namespace says.
+    /// Which pods may have less strict settings than their namespace requires.
     PodExemption(Box<PodExemption>),
-    /// How well a workload is to serve.
+    /// The objective for how well a workload serves.
     ServiceLevelObjective(Box<ServiceLevelObjective>),
     /// A local process.
     Workload(Box<Workload>),
@@ -75,7 +75,7 @@ pub enum Kind {
     EndpointSlice,
     /// `v1` `ConfigMap`.
     ConfigMap,
-    /// `v1` `Secret`, for keys of tokens alone.
+    /// `v1` `Secret`, only for keys of tokens.
     Secret,
     /// `gateway.networking.k8s.io/v1` `HTTPRoute`.
     HttpRoute,
@@ -117,7 +117,7 @@ pub struct ObjectKey {
 }
 
 impl Kind {
-    /// Every kind but `Secret`, which nothing lists.
+    /// Every kind except `Secret`, which is never listed.
     pub const ALL: [Self; 18] = [
         Self::Namespace,
         Self::Service,
@@ -187,7 +187,7 @@ impl Kind {
         self.api_versions()[0]
     }
 
-    /// Every `apiVersion` that is read, the newest first. All have the same fields.
+    /// Every `apiVersion` that is accepted, the newest first. All have the same fields.
     #[must_use]
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
@@ -276,7 +276,7 @@ impl Object {
 }
 
 impl Object {
-    /// A policy from a document, unchecked. `None` if it cannot be read, and for other kinds.
+    /// A policy from a document, unchecked. `None` if it cannot be decoded, or if `kind` is not a policy.
     pub fn unchecked_policy<'de, D: Deserializer<'de>>(kind: Kind, document: D) -> Option<Self> {
         match kind {
             Kind::TrafficPolicy => {

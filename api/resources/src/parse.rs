@@ -60,12 +60,12 @@ pub struct Outline {
     origins: Vec<DocumentOrigin>,
 }
 
-/// Where a part of a document comes from that was made from a file of another form.
+/// The source of a part of a document that was converted from a file of another format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentOrigin {
     /// The part of the document, such as `spec.env`; empty for the document as a whole.
     pub part: &'static str,
-    /// The field of the file that it was made from.
+    /// The field of that file.
     pub field: String,
     /// The position of that field.
     pub place: Position,
@@ -80,13 +80,13 @@ impl Outline {
             .map_or_else(|| self.node.find(path).place, |origin| origin.place)
     }
 
-    /// The field as the user has written it, for messages.
+    /// The field by the name that the user has written, for messages.
     #[must_use]
     pub fn field(&self, path: &str) -> String {
         DocumentOrigin::of(path, &self.origins).map_or(path, |origin| &origin.field).to_owned()
     }
 
-    /// The outline of a document that was made from parts of a file.
+    /// The outline of a document that was converted from these parts of a file.
     #[must_use]
     pub fn made_from(self, origins: Vec<DocumentOrigin>) -> Self {
         Self { origins, ..self }
@@ -215,7 +215,7 @@ fn document(
         return;
     };
     let recognised = match kind {
-        // All others are of no concern.
+        // Other Secrets do not concern the mesh.
         "Secret" if api_version == "v1" && holds_keys(node) => Recognised::Ours(Kind::Secret),
         _ => recognise(api_version, kind),
     };

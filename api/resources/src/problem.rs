@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest path or reason that is shown whole, in characters: a value that is repeated in one may have millions.
+/// Longest path or reason that is shown whole, in characters. A value that is quoted in it may have millions.
 const MAX_SHOWN: usize = 1_000;
-/// What is shown of a longer one, at its begin and at its end.
+/// How much of a longer one is shown, from its beginning and from its end.
 const SHOWN: (usize, usize) = (300, 200);
 
 /// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
@@ -45,7 +45,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a whole file, such as unreadable or too large.
+    /// A problem of a whole file, for example that it is unreadable or too large.
     #[must_use]
     pub fn of_file(file: &str, reason: impl Into<String>) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Problem {
         }
     }
 
-    /// With the middle of a long path or reason left out.
+    /// Leaves out the middle of a long path or reason.
     pub(crate) fn shortened(self) -> Self {
         Self { path: shortened(self.path), reason: shortened(self.reason), ..self }
     }

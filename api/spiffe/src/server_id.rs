@@ -1,4 +1,4 @@
-//! A server of TLS that is known by its SPIFFE ID.
+//! Verifies a TLS server by its SPIFFE ID.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;

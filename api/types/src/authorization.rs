@@ -24,7 +24,7 @@ pub use paths::{PathReading, UnknownReading};
 /// Most policies that may select one workload. A proxy that receives more denies every client.
 pub const MAX_POLICIES: usize = 1024;
 
-/// What a workload permits.
+/// The permissions of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorization {
     /// The policies that select the workload, ordered by namespace and name.
@@ -39,7 +39,7 @@ pub struct Authorization {
     pub unusable: Option<Arc<str>>,
 }
 
-/// The clients that are permitted where no allow policy selects.
+/// The clients that are permitted on a port that no allow policy selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DefaultAuthorization {
@@ -54,7 +54,7 @@ pub enum DefaultAuthorization {
     Deny,
 }
 
-/// A text that is not a [`DefaultAuthorization`].
+/// The text is not a [`DefaultAuthorization`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a default of authorization: use deny, same-namespace, meshed or all")]
 pub struct UnknownDefault(String);
@@ -66,11 +66,11 @@ pub struct AuthorizationPolicy {
     pub source: PolicySource,
     /// What it does with clients and requests that match.
     pub action: Action,
-    /// The workload's ports that it is limited to by its targets; `None` means all.
+    /// The ports of the workload to which its targets limit the policy; `None` means all.
     pub ports: Option<Arc<[u16]>>,
     /// The policy matches if one of these matches.
     pub rules: Arc<[PermissionRule]>,
-    /// If any: the policy matches only requests with a valid token of one of these.
+    /// If there are any, the policy matches only requests with a valid token of one of these.
     pub tokens: Arc<[TokenIssuer]>,
     /// Which service decides on requests that match. For [`Action::External`], and for no other action.
     pub external: Option<Arc<ExternalAuthorizer>>,
@@ -79,13 +79,13 @@ pub struct AuthorizationPolicy {
 /// What a policy does with a match. A denial wins over any permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Permits it; what no allow policy of the port permits is denied.
+    /// Permits matches. What no allow policy of the port permits is denied.
     Allow,
-    /// Denies it.
+    /// Denies matches.
     Deny,
-    /// Counts and logs it.
+    /// Counts and logs matches.
     Audit,
-    /// Permits it only if an external authorizer does too, once the other policies have permitted it.
+    /// Permits matches only if an external authorizer permits them, too, once the other policies have.
     External,
 }
 
@@ -115,24 +115,24 @@ pub struct ClientMatch {
     pub blocks: Vec<IpBlock>,
     /// The client has no identity.
     pub unauthenticated: bool,
-    /// The certificate that proves the identity is of this time.
+    /// The certificate that proves the identity fulfils this condition.
     pub certificate: CertificateMatch,
 }
 
-/// A condition on the time of a client's certificate, in whole seconds. Every part that is set must match.
+/// A condition on the validity of a client's certificate, in whole seconds. Every part that is set must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CertificateMatch {
-    /// It began to hold at most this long ago.
+    /// It became valid at most this long ago.
     pub max_age: Option<Duration>,
-    /// It began to hold at least this long ago.
+    /// It became valid at least this long ago.
     pub min_age: Option<Duration>,
-    /// It holds at least this long from now.
+    /// It remains valid for at least this long.
     pub min_left: Option<Duration>,
-    /// It holds at most this long from now.
+    /// It remains valid for at most this long.
     pub max_left: Option<Duration>,
 }
 
-/// When a certificate holds, in seconds of Unix time.
+/// The validity of a certificate, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateValidity {
     /// Its first second.
@@ -154,7 +154,7 @@ pub struct RequestMatch {
     pub paths: Vec<PathPermission>,
     /// All of these must match.
     pub headers: Vec<HeaderMatch>,
-    /// The server names of TLS of the application, in the form of hosts.
+    /// The server names in the application's own TLS, in the form of hosts.
     pub server_names: Vec<Arc<str>>,
 }
 
@@ -163,8 +163,8 @@ pub struct RequestMatch {
 pub enum SegmentMatch {
     /// The whole text.
     Exact(Arc<str>),
-    /// The text, or one that continues it with a slash. Without a slash at its end, so that an
-    /// empty one matches every text that begins with a slash.
+    /// The text, or a text that continues it with a slash. It has no slash at its end, so an empty prefix matches every
+    /// text that begins with a slash.
     Prefix(Arc<str>),
 }
 
@@ -182,9 +182,9 @@ pub struct HeaderMatch {
 /// A condition on a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathPermission {
-    /// It is, or is below, this one.
+    /// The path equals this one or is below it.
     Segment(SegmentMatch),
-    /// It is that of a gRPC call of this method, whatever the service: `/service/method`.
+    /// The path of a gRPC call of this method, for any service: `/service/method`.
     GrpcMethod(Arc<str>),
 }
 
@@ -204,7 +204,7 @@ pub struct Cidr {
     length: u8,
 }
 
-/// A text that is not a [`Cidr`].
+/// The text is not a [`Cidr`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
     /// Not of the form `<address>/<length>`.
@@ -263,7 +263,7 @@ impl FromStr for DefaultAuthorization {
 }
 
 impl SegmentMatch {
-    /// A prefix; a slash at its end means nothing.
+    /// Creates a prefix; a slash at its end is ignored.
     #[must_use]
     pub fn prefix(text: &str) -> Self {
         Self::Prefix(text.strip_suffix('/').unwrap_or(text).into())
@@ -294,10 +294,10 @@ impl IpBlock {
 }
 
 impl Cidr {
-    /// Blocks with commas between them, as flags and settings have them: blanks and empty parts are left out.
+    /// Parses blocks separated by commas, as in flags and settings. Blanks and empty parts are ignored.
     ///
     /// # Errors
-    /// One of them is no block.
+    /// One of them is not a block.
     pub fn list(text: &str) -> Result<Vec<Self>, CidrError> {
         text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
     }
@@ -346,7 +346,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// All bits but those behind the first `length` of `most`.
+/// A mask of the first `length` of `most` bits.
 fn mask(length: u8, most: u8) -> u128 {
     u128::MAX.checked_shl(most.saturating_sub(length).into()).unwrap_or(0)
 }

@@ -17,7 +17,7 @@ pub enum Egress {
     Deny,
 }
 
-/// A text that is not an [`Egress`].
+/// The text is not an [`Egress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a way of egress: use allow or deny")]
 pub struct UnknownEgress(String);

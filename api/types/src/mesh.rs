@@ -144,17 +144,17 @@ pub struct Endpoint {
     pub identity: Option<Identity>,
     /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
     pub place: Topology,
-    /// How its proxy is spoken to, if it has an identity.
+    /// The protocol of its proxy, if it has an identity.
     pub wire: WireForm,
 }
 
-/// How the proxy of a client speaks to the proxy of a server, in mTLS.
+/// The protocol between the proxy of a client and the proxy of a server, inside mTLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WireForm {
-    /// As proxies of this mesh do: on the service's own port.
+    /// The protocol of this mesh, on the service's own port.
     #[default]
     Leno,
-    /// HBONE: by a CONNECT of HTTP/2 for each connection, on [`HBONE`](crate::ports::HBONE), as ztunnel does.
+    /// HBONE, as ztunnel uses it: an HTTP/2 CONNECT for each connection, on [`HBONE`](crate::ports::HBONE).
     Hbone,
     /// The endpoint is a waypoint of the service: HBONE, with a CONNECT for an address and port of the service.
     Waypoint,
@@ -175,9 +175,9 @@ pub enum Distribution {
     /// No preference.
     #[default]
     Any,
-    /// Those of the client's zone (`PreferSameZone`, `PreferClose`).
+    /// Endpoints in the client's zone (`PreferSameZone`, `PreferClose`).
     SameZone,
-    /// Those of the client's node, then those of its zone (`PreferSameNode`).
+    /// Endpoints on the client's node, then those in its zone (`PreferSameNode`).
     SameNode,
 }
 
@@ -192,7 +192,7 @@ pub struct Workload {
     pub identity: Option<Identity>,
     /// The declared protocols of its ports.
     pub ports: Vec<PortProtocol>,
-    /// How its proxy is spoken to, if it has an identity.
+    /// The protocol of its proxy, if it has an identity.
     pub wire: WireForm,
 }
 
@@ -240,13 +240,13 @@ impl ServerPolicy {
 }
 
 impl Service {
-    /// The port of TCP that clients dial as `port`.
+    /// The TCP port that clients dial as `port`.
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|one| one.port == port && one.protocol != Protocol::Udp)
     }
 
-    /// The port that clients send datagrams to.
+    /// The UDP port to which clients send datagrams.
     #[must_use]
     pub fn datagram_port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|one| one.port == port && one.protocol == Protocol::Udp)

@@ -18,7 +18,7 @@ pub enum MtlsMode {
     Disabled,
 }
 
-/// A text that is not an [`MtlsMode`].
+/// The text is not an [`MtlsMode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an mTLS mode: use strict, permissive or disabled")]
 pub struct UnknownMtlsMode(String);

@@ -34,7 +34,7 @@ pub enum NameError {
     /// Not a DNS label.
     #[error("{text:?} is not a {what}: use 1 to 63 of a-z, 0-9 and '-', with no '-' at either end")]
     Label {
-        /// What the text was to name.
+        /// What the text should name.
         what: &'static str,
         /// The text.
         text: String,
@@ -44,7 +44,7 @@ pub enum NameError {
         "{text:?} is not a {what}: use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each part"
     )]
     Subdomain {
-        /// What the text was to name.
+        /// What the text should name.
         what: &'static str,
         /// The text.
         text: String,
@@ -57,18 +57,17 @@ pub enum NameError {
 /// Checks that `text` is a DNS label (RFC 1123 section 2.1), as Kubernetes requires of names.
 ///
 /// # Errors
-/// [`NameError::Label`], with `what` the text was to name.
+/// [`NameError::Label`], with `what` the text should name.
 pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_LABEL && is_part(text);
     if good { Ok(()) } else { Err(NameError::Label { what, text: text.to_owned() }) }
 }
 
-/// Checks that `text` is a name as Kubernetes requires of objects that are not DNS hosts, such as
-/// service accounts and endpoint slices. Unlike in DNS, a part may be longer than 63 bytes; the
-/// whole name may have at most 253.
+/// Checks that `text` is a name as Kubernetes requires of objects that are not DNS hosts, such as service accounts and
+/// endpoint slices. Unlike in DNS, a part may be longer than 63 bytes; the whole name may have at most 253.
 ///
 /// # Errors
-/// [`NameError::Subdomain`], with `what` the text was to name.
+/// [`NameError::Subdomain`], with `what` the text should name.
 pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_part);
     if good { Ok(()) } else { Err(NameError::Subdomain { what, text: text.to_owned() }) }

@@ -12,11 +12,11 @@ pub enum Protocol {
     Http2,
     /// Any other protocol: relayed as bytes.
     Opaque,
-    /// Datagrams of UDP that proxies carry. A port of TCP is never of this protocol.
+    /// UDP datagrams that proxies carry. TCP ports never have this protocol.
     Udp,
 }
 
-/// The `appProtocol` of ports of UDP whose datagrams proxies carry.
+/// The `appProtocol` of UDP ports whose datagrams proxies carry.
 pub const UDP_APP_PROTOCOL: &str = "leno.dev/udp";
 
 impl Protocol {

@@ -24,7 +24,7 @@ pub enum Removal {
     Released,
 }
 
-/// A text that is not a [`Removal`].
+/// The text is not a [`Removal`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no step of a removal: use none, permissive, plaintext or released")]
 pub struct UnknownRemoval(String);

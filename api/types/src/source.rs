@@ -19,9 +19,9 @@ pub const CLIENT_LEVEL: i32 = 0x4c65_6e6f;
 /// The socket option. Its value is a `sockaddr_in6`; an IPv4 address is in IPv4-mapped form.
 pub const CLIENT_OPTION: i32 = 1;
 
-/// The placeholders of IPv4: loopback addresses, each of which stands for a destination of datagrams that the workload has
-/// sent. Kernel programs choose one for each destination and rewrite datagrams to it, so that the proxy receives them, and
-/// tells it by [`CLIENT_LEVEL`] what a placeholder stands for.
+/// The placeholders of IPv4: loopback addresses, each of which stands for a destination of datagrams that the workload
+/// has sent. Kernel programs choose one for each destination and rewrite datagrams to it, so that the proxy receives
+/// them. The proxy reads the destination of a placeholder through [`CLIENT_LEVEL`].
 pub const PLACEHOLDERS_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 64, 0, 0), 10);
 /// The same of IPv6, in the dummy prefix. The node's agent routes them to loopback.
 pub const PLACEHOLDERS_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x100, 0, 0, 1, 1, 0, 0, 0), 96);

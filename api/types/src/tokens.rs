@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct TokenIssuer {
     /// The claim `iss`.
     pub issuer: Arc<str>,
-    /// The claim `aud` has one of these.
+    /// The claim `aud` must contain one of these.
     pub audiences: Vec<Arc<str>>,
     /// Its keys.
     pub keys: Vec<TokenKey>,
@@ -32,7 +32,7 @@ pub struct ClaimHeader {
 /// A public key that verifies tokens of one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey {
-    /// The header `kid` of tokens. A key without verifies tokens with any or none.
+    /// The header `kid` of tokens. A key without an identifier verifies tokens with any `kid` and without one.
     pub id: Option<Arc<str>>,
     /// The only algorithm that the key is for.
     pub algorithm: TokenAlgorithm,
@@ -66,14 +66,16 @@ pub enum TokenAlgorithm {
 /// A condition on a claim of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimMatch {
-    /// The name of a claim. One with dots that no claim has is the path to a claim within claims.
+    /// The name of a claim. If no claim has this name and it contains dots, it is the path to a claim inside other
+    /// claims.
     pub name: Arc<str>,
-    /// One of these is the claim, or an element of it. Empty means that the claim is present.
+    /// The claim, or an element of it, must equal one of these values. If there are none, the claim must only be
+    /// present.
     pub values: Vec<Arc<str>>,
 }
 
 impl TokenAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 9] = [
         Self::Rs256,
         Self::Rs384,
@@ -86,7 +88,7 @@ impl TokenAlgorithm {
         Self::EdDsa,
     ];
 
-    /// The name in tokens and keys (`alg`).
+    /// The algorithm's name in tokens and keys (`alg`).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,7 +104,7 @@ impl TokenAlgorithm {
         }
     }
 
-    /// The algorithm of this name.
+    /// The algorithm with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str() == name)

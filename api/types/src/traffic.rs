@@ -103,7 +103,7 @@ pub struct StatusRange {
     pub to: u16,
 }
 
-/// Failures without a response.
+/// Which failures without a response cause a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryConditions {
     /// No connection could be made.
@@ -167,7 +167,7 @@ pub struct Hedging {
 pub struct WorkerLimits {
     /// Connections to all endpoints.
     pub connections: Option<u32>,
-    /// Requests with an endpoint assigned.
+    /// Requests to which an endpoint is assigned.
     pub requests: Option<u32>,
     /// Requests that wait for an endpoint.
     pub pending: Option<u32>,
@@ -200,7 +200,7 @@ pub struct Ejection {
 /// Compares the success rates of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// How often they are compared, by the requests since the last time.
+    /// How often they are compared, by their requests since the last comparison.
     pub interval: Duration,
     /// Endpoints with fewer requests are not compared.
     pub minimum_requests: u32,
@@ -233,12 +233,12 @@ impl Balancing {
 /// An algorithm that chooses an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The lower of latency times load, of two random endpoints.
+    /// Of two random endpoints, the one with the lower product of latency and load.
     #[default]
     PeakEwma,
-    /// The lower load, of two random endpoints.
+    /// Of two random endpoints, the one with the lower load.
     LeastRequest,
-    /// In turn.
+    /// One endpoint after the other.
     RoundRobin,
     /// At random.
     Random,

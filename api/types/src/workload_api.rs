@@ -8,7 +8,7 @@ use std::str::FromStr;
 const MAX_PATH: usize = 107;
 
 /// Where a SPIFFE Workload API listens: a Unix socket, `unix:///run/spire/agent.sock` (SPIFFE Workload Endpoint,
-/// section 4). Its server identifies callers by the kernel, which TCP does not provide for.
+/// section 4). Its server learns from the kernel which process calls, which is not possible with TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkloadApiAddress(PathBuf);
 

@@ -108,7 +108,7 @@ fn unknown(field: &'static str, number: impl Into<i64>) -> DecodeError {
     DecodeError::Number { field, number: number.into() }
 }
 
-/// A time that must not be zero: a limit or an interval of zero would cause a division by zero.
+/// A time that must not be zero, because zero as a limit or an interval would cause a division by zero.
 fn span(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds.max(1))
 }
@@ -198,7 +198,7 @@ fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
         Ok(Name::Random) => Algorithm::Random,
         Ok(Name::RingHash) => Algorithm::RingHash(on),
         Ok(Name::Maglev) => Algorithm::Maglev(on),
-        // Reject an algorithm of a later version instead of guessing: sessions may depend on it.
+        // Reject an algorithm that only later versions know, instead of guessing: sessions may depend on it.
         Err(_) => return Err(unknown("balancing algorithm", message.algorithm)),
     };
     Ok(Balancing {
