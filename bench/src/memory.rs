@@ -1,4 +1,4 @@
-//! Memory of proxies: idle, with idle connections open, and after they closed.
+//! Measures the memory of proxies: idle, with idle connections open, and after these connections were closed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -102,7 +102,7 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<MemoryRecord> 
     let idle = memory(&proxies)?;
     let mut open = Vec::new();
     for proxy in &proxies {
-        // Each connection has carried a request, as the connections of a pool have.
+        // Each connection carries a request first, as the connections of a pool have done.
         for _ in 0..args.connections {
             let mut stream = TcpStream::connect(proxy.address)?;
             stream.set_read_timeout(Some(REQUEST_LIMIT))?;
@@ -160,7 +160,7 @@ fn request(stream: &mut TcpStream) -> Result<()> {
     }
 }
 
-/// The table of these records, as Markdown.
+/// A table of these records, as Markdown.
 pub(crate) fn table(records: &[MemoryRecord]) -> String {
     type Row<'r> = (&'r MemoryRecord, &'static str, MemoryByMoment);
     let all: Vec<Row<'_>> = records
