@@ -1,4 +1,4 @@
-//! The scenarios: a typed file, which names for each the source whose load it reproduces.
+//! The scenarios, which a typed file defines. It names the source of the load for each.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use serde::Deserialize;
 /// The file of the scenarios, built into this program.
 const SCENARIOS: &str = include_str!("../data/scenarios.yaml");
 
-/// The number of processors that the published rates are for: about four nodes of a few processors
-/// each.
+/// The number of processors for which the published rates were chosen: about four nodes with a few processors each.
 const PUBLISHED_CPUS: f64 = 20.0;
 
-/// The workload that the load generator runs as.
+/// The workload in which the load generator runs.
 pub(crate) const CLIENT: &str = "client";
 
-/// The first workload that floods a service other than the measured ones.
+/// The first workload that floods a service which is not measured.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 
 /// The name of a workload that floods a service.
@@ -32,9 +31,9 @@ pub struct Scenario {
     pub name: String,
     /// A description in one line.
     pub about: String,
-    /// The source of the load that it reproduces.
+    /// The source of the load that the scenario reproduces.
     pub source: String,
-    /// Whether it compares one proxy with others, as `leno bench http` and `leno bench mesh` do.
+    /// Whether the scenario compares one proxy with others, as `leno bench http` and `leno bench mesh` do.
     #[serde(default)]
     pub one_proxy: bool,
     /// The protocol of the load.
@@ -45,8 +44,7 @@ pub struct Scenario {
     /// The names of the services; by default `s0`, `s1`, ...
     #[serde(default)]
     pub names: Vec<String>,
-    /// Services that do not speak HTTP in the real application: a mesh must forward their traffic
-    /// as opaque bytes.
+    /// Services that do not speak HTTP in the real application. A mesh must forward their traffic as opaque bytes.
     #[serde(default)]
     pub opaque: Vec<u32>,
     /// How long an application works before it answers, in milliseconds.
@@ -63,7 +61,7 @@ pub struct Scenario {
     /// Concurrent streams on each connection.
     #[serde(default = "one_stream")]
     pub streams: usize,
-    /// Opens a new connection for each request.
+    /// Whether to open a new connection for each request.
     #[serde(default)]
     pub new_connection: bool,
     /// When requests are sent.
@@ -81,8 +79,8 @@ pub struct Scenario {
     /// Clients that flood other services. The measured services are always the first ones.
     #[serde(default)]
     pub neighbours: Vec<Neighbour>,
-    /// Connections of the client to the first service that are upgraded to WebSockets and stay open beside the load; each carries
-    /// a message a second.
+    /// How many connections of the client to the first service are upgraded to WebSockets and stay open during the
+    /// load. A message is sent on each every second.
     #[serde(default)]
     pub websockets: usize,
     /// The disturbance during the measurement.
@@ -99,7 +97,7 @@ pub struct Call {
     pub from: u32,
     /// The number of the called service.
     pub service: u32,
-    /// Suffixes of the paths (without query) that need this call; empty means all paths.
+    /// The endings of the paths (without query) for which the call is made; none means all paths.
     #[serde(default)]
     pub on: Vec<String>,
     /// Whether to call over gRPC instead of HTTP/1.1.
@@ -115,7 +113,7 @@ pub struct Neighbour {
     pub service: u32,
     /// Number of its connections.
     pub connections: usize,
-    /// What it sends.
+    /// What the neighbour sends.
     #[serde(default)]
     pub sends: Flood,
 }
@@ -131,7 +129,7 @@ pub enum Flood {
     ConnectionsPerS(f64),
     /// Bodies of this many bytes, as fast as they are answered.
     Bodies(usize),
-    /// A request for this many bytes on each connection, of which it reads nothing.
+    /// A request for this many bytes on each connection, whose response is not read.
     Unread(usize),
 }
 
@@ -158,12 +156,12 @@ pub enum Disturbance {
     },
 }
 
-/// Time between two lists of endpoints: the changes of a tenth of a second are sent together,
-/// because every control plane batches them.
+/// The time between two lists of endpoints. All changes within a tenth of a second are written together, because every
+/// control plane sends them together in any case.
 const CHURN_PERIOD: Duration = Duration::from_millis(100);
 
 impl Disturbance {
-    /// Time between two revisions of the configuration; `None` if there is only one.
+    /// The time between two revisions of the configuration; `None` if there is only one revision.
     pub fn period(self) -> Option<Duration> {
         match self {
             Self::Restart => None,
@@ -174,15 +172,14 @@ impl Disturbance {
         }
     }
 
-    /// The numbers of the endpoints in a revision, out of `of`. Revision 0 has all of them. The
-    /// first endpoint always stays; the others leave and return in turn.
+    /// The numbers of the endpoints that exist in a revision, out of `of` endpoints. In revision 0 all exist. The first
+    /// endpoint always stays; the others leave and return in turn.
     pub fn endpoints(self, of: u32, revision: u64) -> Vec<u32> {
         let Self::Churn { changes_per_s } = self else { return (0..of).collect() };
         let others = u64::from(of.saturating_sub(1)).max(1);
         let each = u64::from(changes_per_s) * CHURN_PERIOD.as_millis() as u64 / 1000;
         let changes = revision * each.max(1);
-        // The number of times that the nth of the other endpoints has changed; it is present if
-        // that number is even.
+        // The nth of the other endpoints exists if it has changed an even number of times.
         let is_there = |nth: &u32| {
             *nth == 0 || ((changes + others - u64::from(*nth)) / others).is_multiple_of(2)
         };
@@ -205,11 +202,11 @@ pub enum Pace {
         /// Requests a second of each user.
         requests_per_s: f64,
     },
-    /// A closed loop with pauses up to this long, in milliseconds.
+    /// A closed loop with pauses of up to this many milliseconds.
     ThinkMs(u64),
     /// A closed loop without pauses.
     Saturate,
-    /// The highest rate that keeps the 99th percentile under this, in milliseconds.
+    /// The highest rate at which the 99th percentile stays under this number of milliseconds.
     SearchP99Ms(u64),
 }
 
@@ -267,15 +264,14 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// The share of the published rates for a machine with this many processors. Load, proxies,
-/// applications and control plane share them, but had nodes of their own in the published
-/// measurements.
+/// The share of the published rates for a machine with this many processors. On one machine the load, the proxies, the
+/// applications and the control plane share the processors; in the published measurements they had nodes of their own.
 pub fn usual_scale(cpus: usize) -> f64 {
     (cpus as f64 / PUBLISHED_CPUS).min(1.0)
 }
 
 impl Scenario {
-    /// Requests a second to each service, if the scenario has such a rate.
+    /// The rate for each service, in requests a second, if the scenario has such a rate.
     pub fn rate_per_service(&self, scale: f64) -> Option<f64> {
         match self.pace {
             Pace::RatePerService(rate) => Some(rate * scale),
@@ -283,7 +279,7 @@ impl Scenario {
         }
     }
 
-    /// The rates to measure one after the other; `None` stands for the pace itself.
+    /// The rates to measure one after the other. `None` stands for the scenario's pace without a rate.
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
             Pace::Rates(rates) => rates.iter().map(|rate| Some(*rate)).collect(),
@@ -302,7 +298,7 @@ impl Scenario {
         }
     }
 
-    /// The number of services that the load goes to; they are the first ones.
+    /// The number of services to which load is sent. These are the first ones.
     pub fn loaded(&self) -> u32 {
         match self.calls[..] {
             [] if !self.churns() => self.services.saturating_sub(self.neighbours.len() as u32),
@@ -315,7 +311,7 @@ impl Scenario {
         matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
     }
 
-    /// Whether it can only be measured in the lab, on one machine.
+    /// Whether the scenario can only be measured in the lab of one machine.
     pub fn is_of_the_lab(&self) -> bool {
         self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }
@@ -325,12 +321,12 @@ impl Scenario {
         matches!(self.disturbance, Some(Disturbance::Churn { .. }))
     }
 
-    /// The name of a service, which is that of its workload.
+    /// The name of a service, which is also the name of its workload.
     pub fn service(&self, nth: u32) -> String {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
     }
 
-    /// The names of its workloads; those that generate load are first.
+    /// The names of the workloads; those that generate load are first.
     pub(crate) fn workloads(&self) -> Vec<String> {
         let mut all = vec![CLIENT.to_owned()];
         all.extend((0..self.neighbours.len()).map(neighbour));
@@ -338,12 +334,12 @@ impl Scenario {
         all
     }
 
-    /// Whether it models a real application, whose services have names.
+    /// Whether the scenario models a real application. The services of such a scenario have names.
     pub fn is_an_application(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// The path of all requests; `/` if there are several, which [`Self::paths_in_turn`] returns.
+    /// The path of all requests; `/` if there are several paths, which [`Self::paths_in_turn`] returns.
     pub fn path(&self) -> &str {
         match &self.paths[..] {
             [one] => one,

@@ -1,4 +1,4 @@
-//! Measures single proxies in plaintext on loopback, one after the other: no mesh, no namespaces, no root.
+//! Measures single proxies without TLS on loopback, one after the other: no mesh, no namespaces, no root.
 //!
 //! ```text
 //!   wrk, h2load, leno-bench ─► proxy (CPU 0) ──► nginx, or the suite's application
@@ -33,12 +33,13 @@ use crate::record::{CpuMs, Record, RssKib};
 use crate::scenario::Scenario;
 use crate::tools::{self, Missing};
 
-/// The configuration of nginx as the HTTP/1.1 server. Of the servers that distributions package, it needs the least CPU.
+/// The configuration of nginx, which is the HTTP/1.1 server because it needs the least CPU of the servers in Linux
+/// distributions.
 const NGINX: &str = include_str!("../../data/origin.nginx.conf");
-/// The files that it serves, which are in memory.
+/// The files that nginx serves, which are kept in memory.
 const FILES: [(&str, usize); 3] = [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)];
 
-/// A running program that listens. It is ended when this is dropped.
+/// A running program that listens. It is ended when this value is dropped.
 pub struct Listening {
     running: Running,
     /// Where it listens.
@@ -68,7 +69,7 @@ impl Listening {
         Ok(Self { running, address, _directory: directory })
     }
 
-    /// Returns the process and its children, because nginx works in a child.
+    /// Returns the process and its children, because nginx works in child processes.
     fn pids(&self) -> Result<Vec<u32>> {
         let id = self.running.pid();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
@@ -77,7 +78,7 @@ impl Listening {
         Ok(std::iter::once(id).chain(children).collect())
     }
 
-    /// Its CPU time.
+    /// The CPU time of the program.
     pub fn cpu(&self) -> Result<Cpu> {
         let mut sum = Cpu::default();
         for pid in self.pids()? {
@@ -86,7 +87,7 @@ impl Listening {
         Ok(sum)
     }
 
-    /// Its memory.
+    /// The memory of the program.
     pub fn memory(&self) -> Result<Memory> {
         let mut sum = Memory::default();
         for pid in self.pids()? {
@@ -96,7 +97,7 @@ impl Listening {
     }
 }
 
-/// Starts the server of a scenario, on the CPUs that proxies do not have.
+/// Starts the server of a scenario, on the CPUs that the proxies do not use.
 pub fn server(scenario: &Scenario, pinned: bool, interrupt: &Interrupt) -> Result<Listening> {
     let (directory, address) = (memory_directory()?, free_address()?);
     let command = match scenario.protocol {
@@ -128,7 +129,7 @@ fn nginx(root: &Path, address: SocketAddrV4) -> Result<Command> {
 /// Starts one proxy of a mesh in front of a server.
 ///
 /// # Errors
-/// As [`server`], and if the mesh has no such proxy.
+/// The same as for [`server`], and if the mesh has no such proxy.
 pub fn proxy(
     (mesh, program): (&Mesh, &Path),
     (server, protocol): (SocketAddrV4, Protocol),
@@ -153,7 +154,8 @@ pub fn proxy(
     Listening::start_pinned((command, address), directory, Pinning::proxies(pinned), interrupt)
 }
 
-/// A temporary directory in memory (/dev/shm), or on disk if there is none. Workers that drop root can read it.
+/// A temporary directory in memory (/dev/shm), or on disk if the former does not exist. Worker processes that no longer
+/// run as root can read it.
 fn memory_directory() -> Result<TempDir> {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     open_to_all(directory.path())?;
