@@ -11,7 +11,7 @@ mod id {
     pub(super) const INITIAL_WINDOW_SIZE: u16 = 0x4;
     pub(super) const MAX_FRAME_SIZE: u16 = 0x5;
     pub(super) const MAX_HEADER_LIST_SIZE: u16 = 0x6;
-    /// RFC 8441.
+    /// Whether extended CONNECT is supported (RFC 8441).
     pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 }
 
@@ -96,7 +96,7 @@ impl PeerSettings {
 /// Our settings. Only those that differ from the defaults are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnSettings {
-    /// We are the client: we disable push, and the limit on concurrent streams is not sent.
+    /// Whether we are the client, which disables push and sends no limit on concurrent streams.
     pub(crate) client: bool,
     pub(crate) concurrent: u32,
     pub(crate) window: u32,

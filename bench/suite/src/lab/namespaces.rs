@@ -36,7 +36,7 @@ const READY: Duration = Duration::from_secs(60);
 const READY_EACH: Duration = Duration::from_secs(2);
 /// How long the lab may take to end.
 const END: Duration = Duration::from_secs(30);
-/// The name and a blank before the value of a metric: the memory of buffers and connections.
+/// The metric of the memory of buffers and connections: its name, and the blank before its value.
 const CHARGED: &str = "leno_memory_charged_bytes ";
 /// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);

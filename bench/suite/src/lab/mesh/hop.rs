@@ -141,7 +141,7 @@ pub(super) mod tests {
     use super::*;
     use crate::lab::mesh::{Choices, named, names};
 
-    /// Calls `with` for all hops, which differ from each other in every value that a template uses.
+    /// Calls `with` for hops with all combinations of the values that templates distinguish.
     pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop)) {
         let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, last), 8080);
         let services = [at(3), at(4), at(5)];

@@ -28,7 +28,7 @@ struct NodeReading {
     boot: Option<String>,
     #[serde(default)]
     of: Vec<(Role, String, String, u64, u64)>,
-    /// User and system time of the machine in microseconds; by default the sum over the components.
+    /// User and system time of each component in microseconds; by default calculated from the milliseconds in `of`.
     cpu: Option<(u64, u64)>,
     #[serde(default)]
     is_partial: bool,
