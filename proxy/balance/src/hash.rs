@@ -1,7 +1,8 @@
-//! Hashes that are the same in every proxy and every version: all proxies must send the same
-//! request to the same endpoint.
+//! Hashes that are the same in every proxy and every version, because all proxies must send the same request to the
+//! same endpoint.
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo), then mixed, because its low bits alone are poor.
+/// FNV-1a with 64 bits (Fowler, Noll, Vo). The result is mixed, because the low bits of FNV-1a alone are unevenly
+/// distributed.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);

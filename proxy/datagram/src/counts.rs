@@ -22,13 +22,13 @@ macro_rules! counts {
                 match self { $($(Self::$variant)|+ => $name),+ }
             }
 
-            /// What the metric is.
+            /// A description of the metric.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self { $($(Self::$variant)|+ => $help),+ }
             }
 
-            /// The labels, as between the braces of the text format.
+            /// The labels, in the form that they have between the braces of the text format.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $($(Self::$variant => $labels),+),+ }
@@ -59,7 +59,7 @@ counts! {
         InboundSentBytes = r#"direction="inbound",to="client""#,
     }
     "leno_datagrams_dropped" "Datagrams of applications that proxies dropped, by reason." {
-        /// Larger than the path allows.
+        /// It is larger than the path allows.
         OutboundTooLarge = r#"direction="outbound",reason="too-large""#,
         /// The connection's queue was full.
         OutboundCongested = r#"direction="outbound",reason="congested""#,
@@ -73,7 +73,7 @@ counts! {
         OutboundNoDestination = r#"direction="outbound",reason="no-destination""#,
         /// The kernel did not accept it.
         OutboundUnsent = r#"direction="outbound",reason="unsent""#,
-        /// Larger than the path allows.
+        /// It is larger than the path allows.
         InboundTooLarge = r#"direction="inbound",reason="too-large""#,
         /// The connection's queue was full.
         InboundCongested = r#"direction="inbound",reason="congested""#,

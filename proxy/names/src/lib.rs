@@ -10,9 +10,9 @@
 //! use for a limited time (RFC 8767). Once a resolver reports that the name does not exist, its old addresses are
 //! dropped. The task of a name ends when the name has no receivers.
 //!
-//! The crate does not deal with services or proxies. Every query has an option that marks it as coming from a proxy;
-//! other resolvers ignore it. The mesh's own resolver answers applications with a virtual address, and recognises by
-//! the option that a proxy needs the real ones.
+//! The crate does not deal with services or proxies. Every query has an option that says that a proxy sends it. The
+//! mesh's own resolver answers applications with a virtual address, and because of the option it answers a proxy with
+//! the real addresses. Other resolvers ignore the option.
 //!
 //! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 

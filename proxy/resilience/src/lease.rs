@@ -26,8 +26,8 @@ use std::time::Duration;
 pub use allocator::{Allocator, MAX_HOLDERS};
 pub use holder::Holder;
 
-/// How long leased tokens are valid. Short, because it is part of the error bound; long enough for
-/// a few round trips to the control plane.
+/// How long leased tokens are valid. The time is short because it is part of the error bound, but long enough for a few
+/// round trips to the control plane.
 pub const LEASE: Duration = Duration::from_millis(1_000);
 
 /// How often a worker asks while it has requests.
@@ -36,17 +36,17 @@ pub const ASK_EVERY: Duration = Duration::from_millis(250);
 /// How soon a worker asks again if it had to reject requests.
 pub const ASK_SOON: Duration = Duration::from_millis(100);
 
-/// Most requests that a worker may let through before it has tokens for them: as many as arrive at
-/// once after a quiet time. It is part of the error bound.
+/// How many requests a worker may let through before it has tokens for them: as many as arrive at once after a quiet
+/// time. It is part of the error bound.
 pub const MAX_CREDIT: u32 = 8;
 
-/// How long questions may get no answer before a worker uses a limit of its own.
+/// If questions get no answer for this long, a worker uses a limit of its own.
 pub const LOST: Duration = Duration::from_secs(3);
 
 /// A question to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Tokens that the worker expects to need within [`ASK_EVERY`], minus those that it still has.
+    /// How many tokens the worker expects to need within [`ASK_EVERY`], minus those that it still has.
     pub wanted: u32,
 }
 

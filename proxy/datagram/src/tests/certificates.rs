@@ -1,4 +1,4 @@
-//! Tests of the peers' certificates: who may connect, and for how long.
+//! Tests the certificates of peers: who may connect, and for how long.
 
 use std::time::SystemTime;
 
@@ -102,7 +102,7 @@ async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
     let connection = connecting.await.unwrap();
     let (mut sends, mut receives) = connection.open_bi().await.unwrap();
     sends.write_all(said).await.unwrap();
-    // A server that has reset its direction reads no more.
+    // A server that has reset its direction reads no more, so an error does not matter.
     let _finished = sends.finish();
     let answer = timeout(SOON, receives.read(&mut [0])).await.unwrap();
     connection.close(VarInt::from_u32(0), b"");
