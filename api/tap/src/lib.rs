@@ -122,8 +122,8 @@ pub struct RequestLatency {
     pub response_us: Option<u64>,
 }
 
-/// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's span,
-/// and the server's proxy makes one below it.
+/// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's
+/// span, and the server's proxy makes one below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSpan {
     /// The trace, which is not zero.
@@ -175,8 +175,8 @@ pub enum AccessField {
     Flag(bool),
 }
 
-/// Whether gRPC counts a status as a fault of the server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE,
-/// DATA_LOSS.
+/// Whether gRPC counts a status as a fault of the server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
+/// UNAVAILABLE, DATA_LOSS.
 #[must_use]
 pub const fn is_failed_call(grpc_status: u8) -> bool {
     matches!(grpc_status, 2 | 4 | 12 | 13 | 14 | 15)

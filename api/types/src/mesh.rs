@@ -42,8 +42,8 @@ pub struct Service {
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
-    /// What the receiving proxy enforces for the service as its waypoint, with the service's own ports; `None` for every
-    /// other proxy, which serves no client of the service.
+    /// What the receiving proxy enforces for the service as its waypoint, with the service's own ports; `None` for
+    /// every other proxy, which serves no client of the service.
     pub waypoint: Option<Arc<ServerPolicy>>,
 }
 

@@ -26,8 +26,8 @@ pub const PLACEHOLDERS_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 64, 0, 0), 10);
 /// The same of IPv6, in the dummy prefix. The node's agent routes them to loopback.
 pub const PLACEHOLDERS_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x100, 0, 0, 1, 1, 0, 0, 0), 96);
 
-/// The number of a placeholder, which is the name of the socket option of [`CLIENT_LEVEL`] that reads its destination, a
-/// `sockaddr_in6`; `None` for any other address.
+/// The number of a placeholder, which is the name of the socket option of [`CLIENT_LEVEL`] that reads its destination,
+/// a `sockaddr_in6`; `None` for any other address.
 #[must_use]
 pub fn placeholder_number(ip: IpAddr) -> Option<u32> {
     match ip {

@@ -4,10 +4,10 @@
 //! round × mesh:  inventory ─ ledger ─ install ─┬─ namespace, pods ─ load ─ record ─ namespace gone ─┬─ remove ─ inventory
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
-//! The client is a pod that generates load on request, and a pod on each node reads the counters of
-//! its processes. Both run `pod_program`, and are reached like `kubectl attach` (`pod_stream`). The ledger lists every
-//! change to the cluster before it is made. A run reverts its changes when it ends, even after an
-//! error; those of a killed run are reverted by the next run or by [`clean`].
+//! The client is a pod that generates load on request, and a pod on each node reads the counters of its processes. Both
+//! run `pod_program`, and are reached like `kubectl attach` (`pod_stream`). The ledger lists every change to the
+//! cluster before it is made. A run reverts its changes when it ends, even after an error; those of a killed run are
+//! reverted by the next run or by [`clean`].
 //!
 //! Read [`ClusterRun`], [`Mesh`] and [`run`] first.
 

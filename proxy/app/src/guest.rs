@@ -87,8 +87,8 @@ impl Guests {
         Some(Self { plan, book, doors: RefCell::default() })
     }
 
-    /// Lets the guest on this host's thread serve a connection; starts the guest if necessary. Returns the connection if
-    /// there is no place for it.
+    /// Lets the guest on this host's thread serve a connection; starts the guest if necessary. Returns the connection
+    /// if there is no place for it.
     pub(crate) async fn pass(
         &self,
         host: &Host,
@@ -161,7 +161,8 @@ pub(crate) fn host_no_more() {
     HOSTED.with_borrow_mut(|hosted| hosted.closed = true);
 }
 
-/// Lets the guests of the calling thread tell their clients to connect elsewhere, within a time. It takes no more guests.
+/// Lets the guests of the calling thread tell their clients to connect elsewhere, within a time. It takes no more
+/// guests.
 pub(crate) fn drain_hosted(within: Duration) {
     host_no_more();
     HOSTED.with_borrow(|hosted| hosted.planes().for_each(|planes| planes.drain(within)));

@@ -35,7 +35,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(50);
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
-/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for 1024 otherwise.
+/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for
+/// 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
 /// The runtime of the control thread, to be made before the process is confined.

@@ -25,8 +25,8 @@ pub(crate) enum Kind {
 /// two bytes for the index of its name in the dynamic table, one byte for its length, and the value.
 const TRACE_BYTES: usize = 58;
 
-/// A request's section, split before a `traceparent` that is its last field. The value of that field is different in each
-/// request, while the other fields of a client's requests are often the same.
+/// A request's section, split before a `traceparent` that is its last field. The value of that field is different in
+/// each request, while the other fields of a client's requests are often the same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Split<'s> {
     pub(crate) section: &'s [u8],

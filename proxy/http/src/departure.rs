@@ -15,8 +15,9 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 
-/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So a departure is noticed
-/// within this time or an eighth of the time since the first check, and a client that stays causes few checks.
+/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So the proxy notices that
+/// a client has left within this time, or within an eighth of the time since the first check, and makes few checks of a
+/// client that stays.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
 /// The waits between checks.
@@ -31,15 +32,15 @@ impl GrowingWait {
     }
 }
 
-/// The checks of one connection.
+/// The checks whether the client of one connection has left.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// The kernel cannot report for this connection whether the client has left.
+    /// Whether the kernel cannot say for this connection whether the client has left.
     is_unknown: bool,
     wait: GrowingWait,
     /// `None` before the first check.
     next: Option<Instant>,
-    /// The time of the next check while the client is not read, and the wait that led to it.
+    /// The time of the next check while the client is not read, and the wait before that check.
     unread: Option<(Instant, GrowingWait)>,
     alarm: Alarm,
 }
@@ -50,7 +51,7 @@ impl DepartureChecks {
         self.is_unknown
     }
 
-    /// Checks now, unless checks are useless.
+    /// Checks now, unless checks are known to be useless.
     pub(crate) fn has_left(&mut self, presence: impl FnOnce() -> Presence) -> bool {
         let presence = if self.is_unknown { Presence::Unknown } else { presence() };
         self.is_unknown = presence == Presence::Unknown;
@@ -77,9 +78,9 @@ impl DepartureChecks {
         }
     }
 
-    /// The same while the client is not read, so neither a FIN nor a reset is noticed. Nothing suggests that the client
-    /// has left, so the first check comes after a wait. The client may also have reset the connection, which the kernel
-    /// can report even if it cannot determine the client's presence.
+    /// Does the same while the client is not read, so that neither a FIN nor a reset is noticed. There is no sign that
+    /// the client has left, so the first check comes after a wait. The client may also have reset the connection, which
+    /// the kernel can say even if it cannot say whether the client has left.
     pub(crate) fn poll_left_unread(
         &mut self,
         presence: impl Fn() -> Presence,

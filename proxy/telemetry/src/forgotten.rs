@@ -7,8 +7,8 @@ use crate::edge::{Edge, EdgeLabels};
 use crate::render::workload_of;
 use crate::snapshot::EdgeCounts;
 
-/// Most workloads of which a worker keeps the sum: 180 KB. With more, the sum that was updated least recently is dropped;
-/// if requests still go to other instances of that workload, its sum starts from zero.
+/// Most workloads of which a worker keeps the sum: 180 KB. With more, the sum that was updated least recently is
+/// dropped; if requests still go to other instances of that workload, its sum starts from zero.
 pub(crate) const MAX_FORGOTTEN: usize = 256;
 
 /// The sums of a worker, the most recent last.

@@ -1,7 +1,8 @@
 //! Durations in the exponential buckets of Prometheus' native histograms.
 //!
 //! Bounds are powers of two to the quarter, so that a quantile is off by 9 % at most; those of classic histograms stand
-//! farther apart ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)). An edge has a cell for each bucket once it has a request.
+//! farther apart ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)). An edge has a cell for each bucket once it has a
+//! request.
 
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;

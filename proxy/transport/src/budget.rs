@@ -10,8 +10,8 @@
 //! ```
 //!
 //! If a process has one workload, the workload owns its whole budget. If several workloads share a process, each owns a
-//! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most the
-//! pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
+//! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most
+//! the pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
 //!
 //! Memory is charged while it is held: a buffer while it contains bytes, a connection while it is open. A charge never
 //! fails, because work that has begun must be able to end. The sum stays within the budget because nothing new begins

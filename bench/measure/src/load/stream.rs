@@ -97,7 +97,8 @@ impl StreamConnection {
         RequestFailure::of_status(response.status).map_or(Ok(()), Err)
     }
 
-    /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both directions.
+    /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both
+    /// directions.
     async fn echo(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
         let stream = self.stream.as_mut().ok_or(RequestFailure::CONNECT)?;
         let (mut reader, mut writer) = stream.split();

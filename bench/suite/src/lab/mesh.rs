@@ -1,5 +1,5 @@
-//! The meshes of the lab, from a file. Leno's mesh is a lab with its own proxies. For another mesh, the lab runs a proxy of that
-//! mesh beside each workload and captures its traffic with Leno's capture.
+//! The meshes of the lab, from a file. Leno's mesh is a lab with its own proxies. For another mesh, the lab runs a
+//! proxy of that mesh beside each workload and captures its traffic with Leno's capture.
 
 pub mod certificates;
 pub(crate) mod hop;

@@ -117,8 +117,8 @@ impl Lab {
         self.directory.path()
     }
 
-    /// Returns, for each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself reports.
-    /// A proxy that does not answer is left out.
+    /// Returns, for each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself
+    /// reports. A proxy that does not answer is left out.
     pub(crate) fn charged(&self) -> Result<BTreeMap<String, u64>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut charged = BTreeMap::new();

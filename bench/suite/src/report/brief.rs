@@ -1,5 +1,5 @@
-//! The short report of a run for a README: a chart of one scenario, for light and for dark pages, and a small table with
-//! the command that measured it.
+//! The short report of a run for a README: a chart of one scenario, for light and for dark pages, and a small table
+//! with the command that measured it.
 
 use anyhow::{Result, bail, ensure};
 use minijinja::context;

@@ -1,5 +1,5 @@
-//! The forms of a report, each with a template: text for a terminal, Markdown, an HTML page that loads no script, font or
-//! picture from elsewhere, and the short form for a README.
+//! The forms of a report, each with a template: text for a terminal, Markdown, an HTML page that loads no script, font
+//! or picture from elsewhere, and the short form for a README.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, Value, context};

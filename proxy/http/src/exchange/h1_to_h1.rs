@@ -49,7 +49,7 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.awaits_continue = self.client.request.expect_continue();
         self.client.check_open()?;
         self.approve_request()?;
-        // A client that has left between two attempts is not served.
+        // If the client has left between two attempts, its request is not relayed again.
         if self.request.walker.is_done() { self.client.read_ahead(cx) } else { Ok(()) }
     }
 
@@ -57,8 +57,8 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.poll_http1_head(cx)
     }
 
-    /// The client has ended its sending direction. The proxy ends the server's too, so that the server sees what it
-    /// would see without a proxy. A connection between two proxies stays open after the request.
+    /// Called when the client has ended its sending direction. The proxy ends the server's direction, too, so that the
+    /// server sees what it would see without a proxy. A connection between two proxies stays open after the request.
     fn pass_half_close(&mut self) {
         if self.order.mesh {
             return;

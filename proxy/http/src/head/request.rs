@@ -14,9 +14,9 @@ use crate::limits::Limits;
 pub struct RequestHead {
     pub(super) progress: Progress,
     pub(crate) method: Span,
-    /// The method is HEAD. It is stored because the bytes of a head are dropped when its body is passed on.
+    /// Whether the method is HEAD. This is stored because the bytes of a head are dropped when its body is passed on.
     pub(crate) is_head: bool,
-    /// The method is CONNECT.
+    /// Whether the method is CONNECT.
     pub(crate) is_connect: bool,
     pub(crate) target: Span,
     pub(crate) version: Version,
@@ -197,8 +197,8 @@ pub(crate) fn is_host_and_port(target: &[u8]) -> bool {
     has_port && port.len() < target.len() && is_authority(target)
 }
 
-/// Visible characters, and bytes above ASCII because many clients send them and all servers accept them. No fragment,
-/// because servers cut it off at different places.
+/// Whether a byte may be in a target: a visible character, or a byte above ASCII because many clients send those and
+/// all servers accept them. `#` is not permitted, because servers cut off a fragment at different places.
 pub(crate) fn in_target(byte: u8) -> bool {
     byte > 0x20 && byte != 0x7f && byte != b'#'
 }
@@ -221,8 +221,8 @@ pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// The number of digits of the largest port.
 const PORT_DIGITS: usize = 5;
 
-/// Whether `authority` is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers
-/// disagree about the host in anything else, and policies depend on the host.
+/// Whether `authority` is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers find
+/// different hosts in everything else, and policies depend on the host.
 pub(crate) fn is_authority(authority: &[u8]) -> bool {
     let in_address = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
     let (host, port) = match authority.strip_prefix(b"[") {

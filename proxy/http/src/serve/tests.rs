@@ -1,4 +1,4 @@
-//! One client's connection over loopback. Every request is answered in place of a server.
+//! Tests one client's connection over loopback. Every request is answered in place of a server.
 
 use std::cell::RefCell;
 
@@ -67,7 +67,7 @@ async fn left_with(said: &[u8], then: &[u8]) -> String {
     ask.send(()).unwrap();
     let is_done = serving.as_mut().poll(context).is_ready();
     let talking = async {
-        // This fails if the connection is closed already.
+        // This fails if the connection is already closed.
         let _gone = client.write_all(then).await;
         let mut heard = String::new();
         client.read_to_string(&mut heard).await.unwrap();

@@ -1,4 +1,4 @@
-//! Exchanges, written as transcripts of the bytes on both connections.
+//! Tests exchanges as transcripts of the bytes on both connections.
 
 use crate::support::{Lab, Settings, Wire};
 use leno_http::{Conn, HeaderLine, Limits, pool_stats};
@@ -337,7 +337,7 @@ async fn ten_mebibytes_both_ways_through_small_pipes() {
         from_client.read_exact(&mut got).await.unwrap();
         assert!(got == response);
     };
-    // The server echoes the body while the upload is still in progress.
+    // The server sends the body back while the upload is still in progress.
     let server = async {
         let mut server = servers.recv().await.unwrap();
         let (mut reader, mut writer) = tokio::io::split(&mut server);

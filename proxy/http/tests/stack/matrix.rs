@@ -1,5 +1,5 @@
-//! Each scenario runs with all four pairs of versions. The client and the server see the same, and the exchange reports
-//! the same.
+//! Runs each scenario with all four pairs of versions. The client and the server must see the same, and the exchange
+//! must report the same.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::pairs::{App, Bed, Ending, Message, PAIRS, Pair, Side, User};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How soon the server's work ends when the client leaves.
+/// How long the server's work may continue after the client has left.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn settings() -> Settings {
@@ -36,7 +36,8 @@ fn is_cut(ending: Ending) -> bool {
     }
 }
 
-/// Whether the proxy has cancelled the request at the server, and has told the server so if the version permits that.
+/// Whether the proxy has cancelled the request at the server. The server must be told that the request was cancelled,
+/// if the version permits that.
 fn is_called_off(pair: Pair, ending: Ending) -> bool {
     match pair.1 {
         // The connection has ended.
@@ -199,7 +200,7 @@ fn a_deadline_during_a_response_truncates_it_visibly() {
     }
 }
 
-/// The same for a body that ends with the connection, where only a reset shows that it was truncated.
+/// Does the same for a body that ends with the connection, where only a reset shows that the body was truncated.
 #[test]
 fn a_deadline_during_a_body_without_framing_truncates_it_visibly() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
@@ -354,7 +355,7 @@ fn the_servers_work_ends_if_the_client_leaves_during_a_response() {
     });
 }
 
-/// A client leaves during the back-off between two attempts: nothing more is sent for it.
+/// If a client leaves during the back-off between two attempts, nothing more is sent for it.
 #[test]
 fn there_is_no_retry_for_a_client_that_has_left() {
     let settings =
@@ -422,7 +423,7 @@ fn a_body_is_sent_after_a_100() {
         let done = bed.done().await;
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable, "{pair:?}");
     });
-    // A refusal: the client may or may not send the body, so HTTP/1 connections end.
+    // The server refuses. The client may or may not send the body, so HTTP/1 connections end.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.upgrade(&EXPECTS).await;
         let mut app = bed.app().await;
@@ -479,7 +480,7 @@ fn a_reset_after_interim_responses_is_answered_by_the_proxy() {
     }
 }
 
-/// Another server may answer better, and the policy decides whether the request is retried.
+/// Another server may send a better response, and the policy decides whether the request is retried.
 #[test]
 fn a_response_that_is_not_http_is_retryable() {
     in_all_pairs(settings, async |pair, mut bed| {
@@ -499,8 +500,8 @@ fn a_response_that_is_not_http_is_retryable() {
     });
 }
 
-/// If the client reads nothing of a response, the wait is limited, and the client can see that the response is
-/// incomplete.
+/// If the client reads nothing of a response, the proxy waits only for a limited time, and the client can see that the
+/// response is incomplete.
 #[test]
 fn a_response_that_its_client_does_not_read_ends() {
     let settings = || {

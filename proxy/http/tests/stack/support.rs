@@ -1,5 +1,5 @@
-//! A proxy built from the engine, between a scripted client and scripted servers on in-memory pipes. Tests pause the
-//! clock, so a wait for something that never happens ends at once.
+//! A proxy that is built from the engine, between a scripted client and scripted servers on in-memory pipes. Tests
+//! pause the clock, so a wait for something that never happens ends at once.
 
 use leno_http::{
     Answer, Cause, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
-/// One end of a connection, controlled by a test.
+/// One end of a connection, which a test controls.
 pub(crate) struct Wire(pub(crate) DuplexStream);
 
 impl Wire {
@@ -41,7 +41,7 @@ impl Wire {
         assert_eq!(self.rest().await, "");
     }
 
-    /// Everything until the end.
+    /// All bytes until the end.
     pub(crate) async fn rest(&mut self) -> String {
         let mut rest = vec![];
         self.0.read_to_end(&mut rest).await.unwrap();
@@ -97,7 +97,7 @@ pub(crate) struct Settings {
     pub(crate) response_within: Option<Duration>,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
-    /// Refuse responses of this status and try again.
+    /// Responses with this status are refused, and the request is tried again.
     pub(crate) retry_on: Option<u16>,
 }
 
@@ -139,7 +139,7 @@ impl Lab {
         Wire(self.servers.recv().await.expect("the proxy has ended and made no connection"))
     }
 
-    /// Checks that the proxy ends without having opened (another) connection.
+    /// Checks that the proxy ends without having opened a connection, or another one.
     pub(crate) async fn expect_no_server(&mut self) {
         assert!(self.servers.recv().await.is_none(), "the proxy made a connection");
     }
