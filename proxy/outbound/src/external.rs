@@ -1,4 +1,4 @@
-//! Endpoints outside of the mesh: their addresses, and TLS with them.
+//! Endpoints outside of the mesh: their addresses, and the TLS that the proxy originates with them.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<NameState>)>);
 
 impl Resolved {
-    /// Watches these names and no others.
+    /// From now on watches these names, and no others.
     pub(crate) fn update(&mut self, names: &Names, wanted: &[NamedEndpoint]) {
         let same = self.0.len() == wanted.len()
             && self.0.iter().zip(wanted).all(|((known, _), wanted)| known == wanted);
@@ -34,7 +34,7 @@ impl Resolved {
         self.0.iter().any(|(_, found)| matches!(*found.borrow(), NameState::Pending))
     }
 
-    /// The cause of a failure, if one of the names has no address.
+    /// The cause of a failure because one of the names has no address; `None` if all have addresses.
     pub(crate) fn nothing(&self) -> Option<&'static str> {
         self.0.iter().find_map(|(_, found)| match &*found.borrow() {
             NameState::Nothing(_) => Some(UNRESOLVED),
@@ -65,17 +65,17 @@ impl Resolved {
     }
 }
 
-/// For `leno-error` and metrics: none of the names has an address.
+/// The cause, for `leno-error` and metrics, if none of the names has an address.
 pub(crate) const UNRESOLVED: &str = "external-unresolved";
 
-/// Cause in `leno-error` and metrics: no network route leads to the endpoint.
+/// The cause, for `leno-error` and metrics, if there is no network route to the endpoint.
 pub(crate) const UNREACHABLE: &str = "connect-unreachable";
 
 /// How TLS is originated with endpoints that have no identity.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) how: Origination,
-    /// Created once, so that sessions are resumed.
+    /// The originator, which is created once so that sessions can be resumed.
     pub(crate) originator: Result<Originator, OriginationError>,
 }
 
@@ -89,7 +89,7 @@ impl Outside {
     }
 }
 
-/// A cause with its remedy, for the `leno-error` header: its reader may see nothing else of the mesh.
+/// A cause with its remedy, for the `leno-error` header. A reader of the header may see nothing else of the mesh.
 pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
     match cause.as_bytes() {
         b"external-unresolved" => {

@@ -1,4 +1,4 @@
-//! The memory that an idle connection holds. Only the bytes of the proxy's thread are counted.
+//! Measures the memory that an idle connection holds. Only memory of the proxy's thread is counted.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -28,10 +28,10 @@ use counting::{ALLOCATIONS, BYTES};
 const PORT: u16 = 80;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-/// The first connections allocate what all connections share.
+/// How many connections are opened first, because they allocate the memory that all connections share.
 const FIRST: usize = 8;
 const MORE: usize = 64;
-/// Longest wait. It does not affect the measurement.
+/// The longest wait. It does not affect the measurement.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts an application that answers all requests.
@@ -52,7 +52,7 @@ fn application() -> SocketAddr {
     address
 }
 
-/// A connection that has carried a request.
+/// A connection over which a request was sent.
 fn used(proxy: SocketAddr) -> BlockingStream {
     let mut stream = BlockingStream::connect(proxy).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -100,7 +100,7 @@ fn outbound(server: SocketAddr, protocol: Protocol) -> Outbound {
     })
 }
 
-/// Bytes that each of [`MORE`] idle connections holds, and what each of as many requests allocates.
+/// The bytes that each of [`MORE`] idle connections holds, and the bytes that each of as many requests allocates.
 async fn measured(protocol: Protocol) -> (i64, u64) {
     let outbound = Rc::new(outbound(application(), protocol));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,5 +1,5 @@
-//! Destinations that disappear: a service whose clients are still connected, and a service that a route sends to. Also
-//! clients that leave while they wait.
+//! Tests destinations that disappear: a service whose clients are still connected, and a service to which a route sends
+//! requests. Also tests clients that leave while they wait.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
@@ -44,7 +44,7 @@ fn away(kind: RouteKind) -> Arc<Route> {
     })
 }
 
-/// An outbound side whose only destination is what `resolution` sends, and its metrics.
+/// An outbound side that has only the destination that `resolution` sends, and its metrics.
 fn outbound(resolution: &watch::Sender<Resolution>) -> (Rc<Outbound>, Rc<Registry>) {
     let registry = Rc::new(Registry::new());
     let tls = Keyring::new().connector();
@@ -101,7 +101,7 @@ async fn a_service_that_is_taken_away_is_named_to_clients_that_stay() {
     LocalSet::new().run_until(talk).await;
 }
 
-/// Otherwise the client would send all later requests to the old address.
+/// If the client were not told to leave, it would send all later requests to the old address.
 #[tokio::test]
 async fn a_client_of_http2_whose_service_is_taken_away_is_told_to_leave() {
     let talk = async {
@@ -165,7 +165,7 @@ async fn a_client_that_leaves_before_discovery_answers_ends_its_wait() {
         drop(client);
         served.await.unwrap();
         assert_names(&registry, "closed");
-        // A client that has only ended its sending direction keeps waiting.
+        // A client that has only ended its sending direction still waits.
         let (mut client, served) = serve(&outbound).await;
         client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
         client.shutdown().await.unwrap();

@@ -1,5 +1,5 @@
 //! Connections to an endpoint whose proxy accepts HBONE, through a whole outbound side in a network namespace of its
-//! own (as root). That proxy is independent code: the `h2` crate over `tokio-rustls`.
+//! own (as root). The endpoint's proxy does not use Leno's code: it is made of the `h2` crate over `tokio-rustls`.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;
@@ -171,7 +171,7 @@ async fn ask(client: &mut TcpStream, path: &str) -> String {
     head
 }
 
-/// Runs in a new network namespace with a route that makes [`CART_IP`] reachable.
+/// Runs a test in a new network namespace, with a route that makes [`CART_IP`] reachable.
 fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
@@ -230,7 +230,7 @@ fn connections_are_tunnels_of_one_connection_to_the_proxy() {
     });
 }
 
-/// The application behind the tunnel would treat a reset as a failure of its client.
+/// If the tunnel were reset, the application behind it would believe that its client has failed.
 #[test]
 fn an_idle_tunnel_ends_in_order() {
     apart(|| async {

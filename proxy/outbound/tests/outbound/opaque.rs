@@ -1,4 +1,4 @@
-//! Connections that are relayed as bytes, or detected as HTTP, through a whole outbound side over loopback.
+//! Tests connections that are relayed as bytes, or detected as HTTP, through a whole outbound side over loopback.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -54,7 +54,7 @@ async fn server(answered: bool) -> (SocketAddr, Rc<Cell<u32>>) {
     (address, count)
 }
 
-/// Sends some bytes and reads up to the end of the connection.
+/// Sends some bytes, and reads to the end of the connection.
 async fn ask(outbound: &Outbound) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -83,7 +83,7 @@ async fn an_endpoint_that_ends_without_an_answer_is_avoided() {
         for _ in 0..40 {
             ask(&outbound).await;
         }
-        // The first attempts may go to the silent endpoint, before the proxy has learned anything about it.
+        // The first attempts may go to the silent endpoint, because the proxy does not know yet that it is silent.
         assert!(before.max(1) >= mutes.get(), "{before}, then {}", mutes.get());
     };
     LocalSet::new().run_until(talk).await;
@@ -131,7 +131,7 @@ async fn a_client_that_breaks_off_while_detecting_is_not_relayed() {
         let client = connect(&outbound, b"GE").await;
         client.set_zero_linger().unwrap();
         drop(client);
-        // The server receives the bytes of the next client, and none of the one that has left.
+        // The server receives the bytes of the next client, and none of the client that has left.
         let _next = connect(&outbound, b"\0next").await;
         let (mut first, _) = server.accept().await.unwrap();
         assert_eq!(first.read_u8().await.unwrap(), 0);

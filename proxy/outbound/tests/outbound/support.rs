@@ -1,5 +1,5 @@
-//! Shared by the tests: an authority, a service with one port, an outbound side whose only destination is that service,
-//! and a client.
+//! Helpers that several tests use: an authority, a service with one port, an outbound side whose only destination is
+//! that service, and a client.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
