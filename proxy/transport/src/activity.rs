@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// When clients should leave, an idle connection gets this long to be closed together with a response. If the proxy
-/// closed it just when the client sends a request, the client would not know whether the request was received. A
-/// connection in use mostly carries a request within this time, and applications that wait before they end wait longer.
+/// If clients should leave, an idle connection gets this much time to be closed together with a response. If the proxy
+/// closed it just when the client sends a request, the client would not know whether the request was received. Most
+/// connections in use carry a request within this time, and applications that wait before they end wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// The pause between draining one connection and the next, if there is time for it. Each client connects again, which
 /// costs a handshake, and streams that continue wait for the CPU meanwhile.
 const APART: Duration = Duration::from_millis(1);
 
-/// Counts requests and relays in progress. Both planes of a worker share one.
+/// Counts requests and relays in progress. The inbound and the outbound side of a worker share one of these.
 #[derive(Debug, Default)]
 pub struct Activity {
     busy: Cell<usize>,
@@ -29,18 +29,18 @@ pub struct Activity {
     told: Cell<u32>,
 }
 
-/// One request or relay in progress, until it is dropped.
+/// One request or relay that is in progress until this value is dropped.
 #[derive(Debug)]
 pub struct Busy(Rc<Activity>);
 
 impl Activity {
-    /// Begins a request or a relay.
+    /// Counts the beginning of a request or a relay.
     pub fn enter(self: &Rc<Self>) -> Busy {
         self.busy.set(self.busy.get() + 1);
         Busy(Rc::clone(self))
     }
 
-    /// How many are in progress.
+    /// The number of requests and relays in progress.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.busy.get()
@@ -72,13 +72,13 @@ impl Activity {
             let turn = self.told.replace(self.told.get().wrapping_add(1));
             let wait = APART * turn.checked_rem(self.turns.get()).unwrap_or(0);
             if !wait.is_zero() {
-                // Boxed, so that the task of each connection does not contain this timer, which few use.
+                // This is boxed, so that the task of each connection does not contain this timer, which few use.
                 Box::pin(tokio::time::sleep(wait)).await;
             }
         }
     }
 
-    /// Waits until idle clients should leave too, [`IDLE_GRACE`] after active ones.
+    /// Waits until idle clients should leave, too, which is [`IDLE_GRACE`] after active ones.
     pub async fn idle_left(&self) {
         loop {
             self.drained().await;

@@ -36,13 +36,13 @@ use tokio::task::AbortHandle;
 
 /// The number of parts into which connections are divided.
 const EIGHTHS: usize = 8;
-/// Most connections that are still undecided. Each costs time when one must make room for another, and a handshake
-/// within a data center ends within milliseconds.
+/// How many connections may be undecided. Each takes time when one must make room for another. A handshake within a
+/// data center ends within milliseconds, so few are undecided at a time.
 const MAX_UNDECIDED: usize = 1024;
-/// Fewest connections of a worker, so that each eighth has some.
+/// The smallest limit of connections of a worker, so that each eighth has some.
 pub const MIN_CONNECTIONS: usize = 64;
 
-/// Which directions a worker serves. No places are reserved for a direction that it does not serve.
+/// Which directions a worker serves. No places are reserved for a direction that the worker does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     /// The workload's own connections only.
@@ -58,7 +58,7 @@ pub enum Directions {
 pub enum Refusal {
     /// The limit of connections in this direction is reached.
     Limit,
-    /// The limit of clients without a proven identity is reached.
+    /// The limit for clients without a proven identity is reached.
     Unproven,
     /// The limit for this address or this identity is reached.
     Source,
@@ -79,7 +79,8 @@ struct Bounds {
     proven_of_client: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
-    /// A part of both limits: places that unproven clients leave to proven ones, and that one client leaves to others.
+    /// How many places unproven clients leave to proven clients, and how many one client leaves to others. Both numbers
+    /// are parts of the limits above.
     left_to_proven: usize,
     left_to_others: usize,
     decided: usize,
@@ -112,7 +113,7 @@ enum ProvenClient {
     Address(IpAddr),
 }
 
-/// One connection, which counts as open until this is dropped.
+/// One connection, which counts as open until this value is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     admission: Arc<Admission>,
@@ -168,7 +169,7 @@ impl Bounds {
 }
 
 impl Admission {
-    /// For `total` connections; at least 64.
+    /// A limit of `total` connections, or 64 if that is more.
     #[must_use]
     pub fn new(total: usize, directions: Directions) -> Arc<Self> {
         Arc::new(Self { bounds: Bounds::new(total, directions), open: Mutex::default() })
@@ -206,7 +207,7 @@ impl Admission {
         (Admitted::new(self, ClientStanding::Undecided(number), source), evicted)
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         let open = self.open();

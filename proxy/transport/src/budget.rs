@@ -32,7 +32,7 @@ const GRANT: usize = 256 * 1024;
 /// The smallest budget: enough for several grants to each of a few workers.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
-/// The memory that buffers of a workload may use. It is created once; workers [`enter`](Self::enter) it.
+/// The memory that buffers of a workload may use. It is created once, and each worker [`enters`](Self::enter) it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(&'static BudgetState);
 
@@ -42,11 +42,11 @@ pub struct Pool(&'static PoolState);
 
 #[derive(Debug)]
 struct BudgetState {
-    /// Bytes in all.
+    /// The size in bytes.
     limit: usize,
-    /// Above this, memory is granted only for work in progress.
+    /// If more than this is granted, further memory is granted only for work in progress.
     limit_of_new: usize,
-    /// Bytes that do not come from the pool; without a pool, all bytes.
+    /// How many bytes do not come from the pool. Without a pool these are all bytes.
     own: usize,
     pool: Option<Pool>,
     granted: AtomicUsize,
@@ -63,12 +63,12 @@ struct Account {
     shared: Cell<Option<&'static BudgetState>>,
     used: Cell<usize>,
     quota: Cell<usize>,
-    /// Whether the last grant exceeded the part for new work.
+    /// Whether the last grant exceeded the part that new work may use.
     strained: Cell<bool>,
 }
 
 thread_local! {
-    // A thread that has entered no budget has no bound.
+    // If a thread has entered no budget, its memory is not limited.
     static ACCOUNT: Account = const {
         Account {
             shared: Cell::new(None),
@@ -80,7 +80,7 @@ thread_local! {
 }
 
 impl Budget {
-    /// A budget of `bytes`, [`MIN_BUDGET`] at least. It is never freed.
+    /// A budget of `bytes`, or of [`MIN_BUDGET`] if that is more. It is never freed.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self::of(bytes.max(MIN_BUDGET), usize::MAX, None)
@@ -104,13 +104,13 @@ impl Budget {
         self.0.pool
     }
 
-    /// Bytes in all.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
     }
 
-    /// Bytes that may be charged before new work is refused.
+    /// How many bytes may be charged before new work is refused.
     #[must_use]
     pub fn bytes_for_new(self) -> usize {
         self.0.limit_of_new
@@ -140,16 +140,16 @@ impl Pool {
         Self(Box::leak(Box::new(PoolState { limit: bytes, taken: AtomicUsize::new(0) })))
     }
 
-    /// Bytes in all.
+    /// The size in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
     }
 
-    /// Bytes that budgets have taken.
+    /// How many bytes budgets have taken.
     #[must_use]
     pub fn taken(self) -> usize {
-        // Relaxed, because nothing else is published with this counter, here and below.
+        // The ordering is relaxed, here and below, because the counter does not announce changes of other memory.
         self.0.taken.load(Ordering::Relaxed)
     }
 
@@ -202,7 +202,8 @@ pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);
         account.used.set(used);
-        // Two grants, so that use that varies around a multiple of a grant does not change the quota each time.
+        // Two grants must be unused. Otherwise, use that varies around a multiple of a grant would change the quota
+        // each time.
         if account.quota.get().saturating_sub(used) >= 2 * GRANT {
             account.shrink();
         }
@@ -218,13 +219,13 @@ pub fn admits() -> bool {
     })
 }
 
-/// Whether buffers should stay small, because new work is refused already.
+/// Whether buffers should stay small, because new work is already refused.
 #[must_use]
 pub fn is_short() -> bool {
     ACCOUNT.with(|account| account.strained.get())
 }
 
-/// Bytes that are charged to the calling thread now.
+/// How many bytes are charged to the calling thread now.
 #[must_use]
 pub fn charged() -> usize {
     ACCOUNT.with(|account| account.used.get())
@@ -250,7 +251,7 @@ impl Drop for Charge {
 }
 
 impl Account {
-    /// Requests grants for everything above the quota, and one more grant.
+    /// Asks for enough grants for all bytes above the quota, and for one more.
     #[cold]
     fn grow(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -261,7 +262,7 @@ impl Account {
         self.strained.set(got < missing || shared.is_short(granted));
     }
 
-    /// Keeps one grant beyond what is used.
+    /// Returns unused grants except one.
     #[cold]
     fn shrink(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -290,7 +291,7 @@ impl Account {
 }
 
 impl BudgetState {
-    /// Grants up to `wanted` bytes. Returns the granted number, and the total that is granted then.
+    /// Grants up to `wanted` bytes. Returns how many were granted, and how many are granted in all.
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);
         loop {
@@ -317,7 +318,7 @@ impl BudgetState {
         }
     }
 
-    /// Takes `bytes` back. Returns the total that is granted then.
+    /// Takes `bytes` back. Returns how many are still granted in all.
     fn give_back(&self, bytes: usize) -> usize {
         // Relaxed, because nothing else is published with this counter.
         let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
@@ -328,7 +329,7 @@ impl BudgetState {
         after
     }
 
-    /// How much of `granted` comes from the pool.
+    /// How many of the `granted` bytes come from the pool.
     fn beyond(&self, granted: usize) -> usize {
         granted.saturating_sub(self.own)
     }

@@ -37,7 +37,7 @@ thread_local! {
     static LOST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Own and remote address of a socket.
+/// The own and the remote address of a socket.
 type SocketEnds = (SocketAddr, SocketAddr);
 
 /// The sockets that were recently destroyed with unread bytes.
@@ -67,7 +67,7 @@ pub fn follow_destroyed() -> io::Result<()> {
     let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;
     let destroyed = Arc::new(DestroyedSockets::default());
     DESTROYED.set(Arc::downgrade(&destroyed));
-    // Ends with the runtime.
+    // This task ends with the runtime.
     spawn_local(async move {
         if let Err(error) = destroyed.follow(&socket).await {
             tracing::error!(%error, "reading which sockets the kernel has destroyed");

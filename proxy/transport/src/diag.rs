@@ -26,7 +26,7 @@ const ADDRESSES_AT: usize = HEADER + 8;
 const INODE_AT: usize = HEADER + 68;
 /// The offset of `tcpi_bytes_received` in `struct tcp_info` (Linux 4.2).
 const RECEIVED_AT: usize = 128;
-/// Room for one message: the two structures with their headers take some 400 bytes.
+/// The size of a buffer for one message. The two structures with their headers take some 400 bytes.
 pub(crate) const ROOM: usize = 1024;
 
 /// The kernel's information about a socket.
@@ -41,7 +41,7 @@ pub(crate) struct DiagSocket {
 /// A TCP socket that the kernel has destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destroyed {
-    /// Its own address and the one that it was connected to.
+    /// Its own address, and the address to which it was connected.
     pub(crate) ends: (SocketAddr, SocketAddr),
     /// The bytes that were received in order. The end of the stream counts as one.
     pub(crate) received: u64,
@@ -49,7 +49,8 @@ pub(crate) struct Destroyed {
     pub(crate) unread: u32,
 }
 
-/// The socket that is bound to `local` and connected to `remote`, or a listener there; `None` if there is neither.
+/// The socket that is bound to `local` and connected to `remote`, or else a listener on `local`; `None` if there is
+/// neither.
 pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<DiagSocket>> {
     let kernel = sockets::diagnosis()?;
     let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +68,7 @@ fn read_found(message: &[u8]) -> Option<DiagSocket> {
     Some(DiagSocket { state: *message.get(STATE_AT)?, inode: native(message, INODE_AT)? })
 }
 
-/// Parses the message by which the kernel announces that it has destroyed a TCP socket.
+/// Parses the message in which the kernel announces that it has destroyed a TCP socket.
 pub(crate) fn read_destroyed(message: &[u8]) -> Option<Destroyed> {
     is_of_socket(message).then_some(())?;
     let ip = |at: usize| -> Option<IpAddr> {
@@ -95,7 +96,7 @@ fn is_of_socket(message: &[u8]) -> bool {
     kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER
 }
 
-/// The contents of one of the attributes (`struct nlattr`), which begin at multiples of four bytes.
+/// The contents of one of these attributes (`struct nlattr`), which begin at multiples of four bytes.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(bytes(attributes, 0)?));

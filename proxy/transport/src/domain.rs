@@ -24,7 +24,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Domain>>> = const { RefCell::new(None) };
 }
 
-/// The number of the next domain.
+/// The number of the domain that was created last.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Tasks of the calling thread that use another network namespace than the thread does.

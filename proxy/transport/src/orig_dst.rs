@@ -1,4 +1,4 @@
-//! The original destination of captured connections.
+//! Reads the original destination of captured connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Resu
     }
 }
 
-/// The answer of `SO_ORIGINAL_DST`, if there is one.
+/// The answer to `SO_ORIGINAL_DST`, if there is one.
 fn recorded(tcp: &TcpStream, is_ipv4: bool) -> io::Result<Option<SocketAddr>> {
     let socket = SockRef::from(tcp);
     match if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() } {

@@ -1,4 +1,4 @@
-//! Moves bytes between two connections in both directions, and passes on how each side ends.
+//! Moves bytes between two connections in both directions, and ends each side as the other has ended.
 //!
 //! ```text
 //!   a ──read──► buffer or pipe ──write──► b      one Direction
@@ -52,7 +52,7 @@ impl Side {
 
 /// Is notified of bytes that were moved.
 pub trait Observer {
-    /// `n` bytes that came from `side` were written to the other.
+    /// Called when `n` bytes that came from `side` were written to the other side.
     fn moved(&mut self, side: Side, n: usize);
 }
 
@@ -73,7 +73,7 @@ pub struct Relayed {
     pub a_to_b: u64,
     /// Bytes from the second to the first connection.
     pub b_to_a: u64,
-    /// How it ended.
+    /// How the relay ended.
     pub ended: Ended,
 }
 
@@ -82,21 +82,21 @@ pub struct Relayed {
 pub enum Ended {
     /// Both directions have ended.
     Closed,
-    /// A connection failed; both were reset.
+    /// A connection failed, and both were reset.
     Failed {
         /// The connection that failed.
         side: Side,
         /// Its error: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
         error: io::Error,
     },
-    /// Nothing moved for the given time; both were reset.
+    /// Nothing moved for the given time, and both were reset.
     Idle,
-    /// The caller stopped it; both were reset.
+    /// The caller stopped the relay, and both were reset.
     Stopped,
 }
 
 impl Ended {
-    /// The label in metrics and logs.
+    /// The label for metrics and logs.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ impl Ended {
     }
 }
 
-/// Moves bytes between `a` and `b`, beginning with those that were read already, until both directions have ended, one
+/// Moves bytes between `a` and `b`, beginning with those that were already read, until both directions have ended, one
 /// has failed, or nothing has moved for `idle` (noticed within twice that time).
 ///
 /// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than 256 KiB continues in

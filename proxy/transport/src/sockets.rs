@@ -61,7 +61,7 @@ pub struct HandedNamespace {
     diagnosis: Socket,
     announcements: Option<Socket>,
     shown: Shown,
-    /// Dropped when the broker has ended.
+    /// This value is dropped when the broker has ended.
     alive: oneshot::Sender<()>,
 }
 
@@ -201,7 +201,7 @@ impl HandedNamespace {
                 errand();
             }
         });
-        // Ends with the broker, or with the runtime.
+        // This task ends with the broker, or with the runtime.
         spawn_local(async move {
             namespace.take_in().await;
             drop(alive);

@@ -21,10 +21,10 @@ use crate::sockets;
 /// version or captures with another backend.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// Which address applications in this network namespace see for their clients.
+/// Which address applications in this network namespace see as the address of their clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The client's own address and port, which the kernel programs of the node's agent show.
+    /// The client's own address and port. The kernel programs of the node's agent make this possible.
     Client,
     /// The stand-in address, which the agent has routed to loopback.
     StandIn,
@@ -42,7 +42,7 @@ pub struct ClientAddress {
 }
 
 impl Shown {
-    /// What the kernel can show in this namespace now.
+    /// What is possible in this network namespace now.
     #[must_use]
     pub fn now() -> Self {
         if let Some(shown) = sockets::shown() {
@@ -51,7 +51,7 @@ impl Shown {
         TcpSocket::new_v4().map_or(Self::Own, |socket| Self::by(&socket))
     }
 
-    /// What the namespace of this unconnected IPv4 socket can show. The socket cannot be used afterwards.
+    /// What is possible in the network namespace of this unconnected IPv4 socket. The socket cannot be used afterwards.
     pub(crate) fn by(socket: &TcpSocket) -> Self {
         if socket.bind((STAND_IN_V4, 0).into()).is_err() {
             Self::Own
@@ -176,8 +176,8 @@ fn name_client(socket: &TcpSocket, client: SocketAddr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An address of this workload in the application's family: the one to which the client connected, or else an address
-/// of any interface. It is never loopback, which applications trust.
+/// An address of this workload in the application's family: the address to which the client connected, or else an
+/// address of any interface. It is never loopback, because applications trust loopback.
 fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     let fits = |ip: &IpAddr| ip.is_ipv4() == application.is_ipv4() && !is_trusted(*ip);
     if fits(&dialled) {
@@ -191,7 +191,7 @@ fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     })
 }
 
-/// Loopback, or an address that cannot be bound without its interface.
+/// Whether an address is loopback, or cannot be bound without its interface.
 fn is_trusted(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_loopback() || v4 == Ipv4Addr::UNSPECIFIED,

@@ -29,7 +29,7 @@ use crate::domain;
 const LOGGED: u64 = 16;
 
 thread_local! {
-    /// A contained task is being polled.
+    /// Whether a contained task is being polled.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
@@ -61,9 +61,9 @@ fn count_panic() -> u64 {
 /// What the panic hook should do about a panic on the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicVerdict {
-    /// The panic ends its task. `log`: whether this panic is among those that are logged.
+    /// The panic ends its task.
     EndTask {
-        /// Whether to log it.
+        /// Whether this panic should be logged. Only some of many are.
         log: bool,
     },
     /// The panic must end the process.
@@ -73,7 +73,7 @@ pub enum PanicVerdict {
 /// Classifies a panic on the calling thread and counts it. The hook must call this once for each panic.
 #[must_use]
 pub fn judge_panic() -> PanicVerdict {
-    // Thread-local access fails only while the thread ends, when no task runs.
+    // Access to the thread-local value fails only while the thread ends, when no task runs.
     if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
         return PanicVerdict::EndProcess;
     }
@@ -81,8 +81,8 @@ pub fn judge_panic() -> PanicVerdict {
     PanicVerdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
 }
 
-/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a panic ends. It does
-/// nothing in release builds.
+/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`. Tests use this to see what a panic ends. It
+/// does nothing in release builds.
 #[inline]
 #[cfg_attr(debug_assertions, expect(clippy::panic, reason = "a test asks for it"))]
 pub fn test_panic(point: &str, subject: &[u8]) {
@@ -100,7 +100,7 @@ pub fn test_panic(point: &str, subject: &[u8]) {
 }
 
 pin_project! {
-    // `None` once the future is done, so that it is dropped while the task is still contained.
+    // The future; `None` once it has completed, so that it is dropped while the task is still contained.
     struct Contained<F> {
         #[pin]
         future: Option<F>,

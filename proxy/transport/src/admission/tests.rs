@@ -19,7 +19,7 @@ fn silent_clients_of_one_address_displace_each_other_only() {
     let admission = Admission::new(80, Directions::Both);
     let peer = admission.inbound(address(1)).0;
     let strangers = knock(&admission, 9, 100);
-    // Ten places: that of the peer, which connected first, and those of the last nine strangers.
+    // These are ten places: that of the peer, which connected first, and those of the last nine strangers.
     assert_eq!(admission.connections(), 10);
     assert!(is_undecided(&admission, &peer));
     let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
