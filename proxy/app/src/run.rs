@@ -26,7 +26,7 @@ use crate::state::State;
 use crate::worker::{Departure, Worker};
 use crate::{capture, control, fixed, reclaim};
 
-/// Shortest time that a draining proxy continues: other proxies learn within this time that it is ending.
+/// The shortest time for which a draining proxy continues. Other proxies learn within this time that it is ending.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ const DRAIN_LONG: Duration = Duration::from_secs(5);
 /// 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
-/// The runtime of the control thread, to be made before the process is confined.
+/// The runtime of the control thread. It must be made before the process is confined.
 pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
     reclaim::find_stack();
     let mut builder = Builder::new_current_thread();
@@ -50,7 +50,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = control_runtime()?;
-    // Boxed, because the runtime would otherwise hold a copy of the future in several stack frames.
+    // This is boxed, because the runtime would otherwise have a copy of the future in several stack frames.
     LocalSet::new().block_on(&runtime, Box::pin(live(flags)))
 }
 
@@ -62,12 +62,12 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
     };
     // No thread has been started yet.
     let files = read_again(flags);
-    // A confined process cannot create files.
+    // A confined process could not create these files.
     let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
     let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
     confine(&files)?;
     let served = setup.application_identity.clone().zip(workload_api);
-    // Polled together with the proxy, and not a task of its own, whose end could go unnoticed.
+    // This is polled together with the proxy. If it were a task of its own, its end might not be noticed.
     let of_application = async {
         match served {
             Some((application, listener)) => application.serve(listener).await,
@@ -97,7 +97,7 @@ fn read_again(flags: &Flags) -> Vec<&Path> {
     given.into_iter().flatten().map(PathBuf::as_path).chain(reserved).collect()
 }
 
-/// The state of a workload that begins to be served.
+/// The state of a workload when the proxy begins to serve it.
 fn state_of(setup: &Setup, await_capture: bool) -> State {
     State {
         instance: setup.instance.clone(),
@@ -127,7 +127,7 @@ fn state_of(setup: &Setup, await_capture: bool) -> State {
     }
 }
 
-/// Serves one workload until its end.
+/// Serves one workload until the proxy is told to end.
 pub(crate) async fn serve(
     setup: Setup,
     await_capture: bool,
@@ -167,12 +167,12 @@ pub(crate) async fn serve(
             // The next membership serves new connections and the admin pages.
             admin = AbortOnDrop(None);
             let Some(departure) = until_it_goes_on(&worker, &mut ends).await else {
-                // The connections of the stalled worker cannot be drained.
+                // The connections of a stalled worker cannot be drained.
                 return Ok(());
             };
             departure
         }
-        // A workload of a node proxy is served again after this, from the same listeners.
+        // A workload of a node proxy is served again after this, with the same listeners.
         () = state.drain_asked.notified() => match state.shown {
             Some(_) => Departure::Replaced,
             None => Departure::Last,
@@ -186,7 +186,7 @@ pub(crate) async fn serve(
 }
 
 /// Returns when the worker of a workload that shares its process stalls, and reports it. The workload then joins the
-/// process again, with new threads; new connections wait in the queues of the listeners meanwhile.
+/// process again, with new threads. Until then, new connections wait in the queues of the listeners.
 async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     let worker = state.workers.borrow().first().cloned();
     let reports = setup.reports.as_ref().filter(|reports| reports.watches());
@@ -216,7 +216,7 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
 fn watch_workers(state: &Rc<State>) {
     for worker in state.workers.borrow().iter().cloned() {
         let state = Rc::clone(state);
-        // Ends with the runtime.
+        // This task ends with the runtime.
         tokio::task::spawn_local(async move {
             loop {
                 worker.pulse.until_it_stalls().await;
@@ -246,7 +246,7 @@ async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Depar
     }
 }
 
-/// A task that is aborted when this is dropped. Tasks that it has spawned continue.
+/// A task that is aborted when this value is dropped. Tasks that it has spawned continue.
 struct AbortOnDrop(Option<JoinHandle<()>>);
 
 impl Drop for AbortOnDrop {
@@ -257,14 +257,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Serves the admin pages on a listener of this process, or on the one that a broker has handed over.
+/// Serves the admin pages, on a listener of this process or on a listener that a broker has handed over.
 async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
     let listener = match (setup.admin, setup.admin_handed.take()) {
         (Some(address), _) => {
             let bound = match setup.supervisor {
                 // The process that takes over listens before this one has closed its listener.
                 Some(_) => leno_program::listen_beside(address).and_then(|listener| {
-                    // An earlier takeover may have steered all clients to the listener of this process.
+                    // When an earlier process took over, it may have directed all clients to its own listener.
                     leno_sockets::spread(&listener).map(|()| listener)
                 }),
                 None => leno_program::listen(address).await,
@@ -273,7 +273,7 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
                 .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?
         }
         (None, Some(handed)) => {
-            // The socket may only be bound so far.
+            // The socket may be bound and not listening yet.
             leno_sockets::listen(&handed, leno_sockets::ADMIN_BACKLOG)?;
             tokio::net::TcpListener::from_std(handed.into())?
         }
@@ -283,12 +283,12 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
     Ok(AbortOnDrop(Some(task)))
 }
 
-/// Waits until the proxy can serve, then lets it listen.
+/// Waits until the proxy can serve, and then lets it listen.
 async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     if !setup.is_static {
         control::until_usable(setup).await;
     }
-    // The kernel programs notice a listener when it starts to listen.
+    // The kernel programs only notice a listener when it starts to listen, so the capture must be complete.
     if state.uncaptured.get() {
         capture::until_marked().await?;
         state.uncaptured.set(false);
@@ -304,10 +304,10 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 
 /// Serves until nothing is in progress, the time limit is reached, or a second order ends the proxy.
 ///
-/// Connections are accepted while something is in progress, but for half of the time at most, so that clients that do
-/// not know yet that the proxy is ending are served. Then the listeners close, so that the last clients have time as
-/// well. If a broker keeps the listeners, no connection is accepted: new ones belong to the next process. If that
-/// serves already, open streams have a time limit of their own.
+/// Connections are accepted while something is in progress, but for half of the time at most. So clients that do not
+/// know yet that the proxy is ending are served. Then the listeners close, so that the last clients have time, too. If
+/// a broker keeps the listeners, no connection is accepted, because new connections belong to the next process. If the
+/// next process already serves, open streams have a time limit of their own.
 async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: Departure) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
@@ -323,7 +323,7 @@ async fn drain(setup: &Setup, state: &State, ends: &mut EndOrders, departure: De
             guests.leave(departure);
         }
         let began = Instant::now();
-        // A worker answers after it has handled earlier orders, so all of them drain now.
+        // A worker answers after it has carried out earlier orders, so all workers drain now.
         state.load().await;
         state.workers_drain.send_replace(true);
         if departure == Departure::Last {
@@ -355,14 +355,14 @@ fn report(setup: &Setup, state: MemberState) {
     }
 }
 
-/// Lets workers accept no more connections.
+/// Tells workers to accept no more connections.
 async fn close(workers: &[Worker], departure: Departure) {
     let mut closing = Vec::new();
     for worker in workers {
         closing.extend(worker.close(departure).await);
     }
     for closed in closing {
-        // A worker that has ended accepts nothing either.
+        // A worker that has ended accepts no connections either.
         let _ended = closed.await;
     }
 }
@@ -392,7 +392,7 @@ async fn until_idle(
     }
 }
 
-/// The pause between two checks of a proxy that has drained for this long.
+/// How long to wait between two checks of a proxy that has been draining for this long.
 fn pause(departure: Departure, drained: Duration) -> Duration {
     match departure {
         Departure::Succeeded | Departure::PassedOn if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
@@ -400,7 +400,7 @@ fn pause(departure: Departure, drained: Duration) -> Duration {
     }
 }
 
-/// What orders a proxy to end: the first order makes it drain, a second one ends it at once.
+/// Where the orders to end come from. The first order makes a proxy drain, and a second one ends it at once.
 pub(crate) enum EndOrders {
     /// The signals of the process, and orders of its supervisor.
     Signals(Signals, Option<Rc<AsyncChannel>>),
@@ -423,15 +423,15 @@ impl EndOrders {
         }
     }
 
-    /// Waits for what ends a draining proxy at once. A repeated order to leave does not, because a supervisor may send
-    /// it twice.
+    /// Waits for an order that ends a draining proxy at once. A repeated order to leave is not one, because a
+    /// supervisor may send it twice.
     async fn again(&mut self) {
         while self.next().await == Departure::PassedOn {}
     }
 }
 
-/// Waits for the supervisor's order to end. It does not return when the supervisor ends: then the kernel ends the
-/// proxy.
+/// Waits for the supervisor's order to end. If the supervisor itself ends, this does not return, because the kernel
+/// then ends the proxy.
 async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
     let Some(supervisor) = supervisor else { return std::future::pending().await };
     loop {

@@ -32,19 +32,19 @@ use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 use crate::{known, node};
 
-/// Longest wait until all workers have begun to drain. A stalled worker must not delay the response.
+/// How long to wait until all workers have begun to drain. A stalled worker must not delay the response.
 const DRAIN_BEGINS: Duration = Duration::from_secs(1);
 
-/// The proxy from the admin server's side. Lives on the control thread.
+/// The proxy's state for the admin server. It belongs to the control thread.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) instance: InstanceName,
-    /// The workload that the instance belongs to.
+    /// The workload to which the instance belongs.
     pub(crate) workload: String,
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
-    /// The network addresses that may request metrics; without any, all may.
+    /// The network addresses that may request metrics; if there are none, all may.
     pub(crate) scrapers: Vec<Cidr>,
     pub(crate) workers: RefCell<Vec<Worker>>,
     /// The list of the workload's guests on threads of other workloads, if the process serves several.
@@ -57,11 +57,11 @@ pub(crate) struct State {
     pub(crate) application_identity: Option<ApplicationIdentity>,
     /// Whether the address of the application is configured.
     pub(crate) has_application: bool,
-    /// The client address that applications see, if the workload's network namespace is not the process' own.
+    /// The client address that applications see, if the process is not in the workload's network namespace.
     pub(crate) shown: Option<Shown>,
-    /// Whether the proxy must only serve in a namespace that a node's agent has captured.
+    /// Whether the proxy must serve only in a namespace that a node's agent has captured.
     pub(crate) awaits_capture: bool,
-    /// Whether it is waiting for that now.
+    /// Whether the proxy is waiting for its capture now.
     pub(crate) uncaptured: Cell<bool>,
     pub(crate) probes: Probes,
     pub(crate) taps: Taps,
@@ -77,7 +77,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Which client address the application sees.
+    /// Which client address the application sees, in words.
     fn application_sees(&self) -> &'static str {
         match self.shown {
             _ if self.has_application => "kernel-choice",
@@ -104,7 +104,7 @@ impl State {
         self.stalled.get() > 0 && !self.draining.get()
     }
 
-    /// Asks for an orderly end, and waits until the workers have begun it, unless one of them stalls.
+    /// Orders the proxy to drain, and waits until the workers have begun to drain, unless one of them stalls.
     pub(crate) async fn drain(&self) {
         self.draining.set(true);
         self.drain_asked.notify_one();
@@ -135,7 +135,7 @@ impl State {
         sum
     }
 
-    /// The page of metrics in this format.
+    /// The page with metrics in this format.
     pub(crate) async fn metrics(&self, form: PageForm) -> Bytes {
         let own = if self.metrics_compat.is_any() { self.own() } else { OwnWorkload::default() };
         let compat = (self.metrics_compat, &own);
@@ -143,7 +143,7 @@ impl State {
         form.render(&counted, &measured, compat)
     }
 
-    /// The labels of the workload in metrics with the names of other meshes.
+    /// The labels of the workload for metrics that have the names of other meshes.
     fn own(&self) -> OwnWorkload {
         let identity = self.identity.borrow().name.clone();
         OwnWorkload {
@@ -171,7 +171,7 @@ impl State {
         json!({"requests": requests, "not_kept": counted.audited_not_kept()}).to_string()
     }
 
-    /// The sum of all workers' counts.
+    /// The sum of the counts of all workers.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
         // Panics of the control thread's own tasks. Workloads that share this thread each report all of them.
@@ -253,7 +253,7 @@ impl State {
         ends.into_iter().chain(name).collect()
     }
 
-    /// How far the mesh's removal has come, by the control plane.
+    /// The stage of the mesh's removal, according to the control plane.
     fn removal(&self) -> Removal {
         self.policy.borrow().as_ref().map(|policy| policy.removal).unwrap_or_default()
     }
@@ -444,7 +444,7 @@ fn fips() -> Measured {
     )
 }
 
-/// The state of the connection to the control plane.
+/// Metrics about the connection to the control plane.
 fn discovery(status: &Status) -> Vec<Measured> {
     let count = |name, help, value: u64| {
         let value = value as f64;
@@ -485,7 +485,7 @@ fn discovery(status: &Status) -> Vec<Measured> {
     ]
 }
 
-/// The open HTTP/2 connections and streams, of clients and to servers.
+/// Metrics about open HTTP/2 connections and streams, from clients and to servers.
 fn http2(load: &Load) -> Vec<Measured> {
     const SIDES: [&str; 2] = [r#"with="client""#, r#"with="server""#];
     let of = |name, help, value: fn(&Open) -> u64| {
@@ -501,7 +501,7 @@ fn http2(load: &Load) -> Vec<Measured> {
     connections.chain(streams).collect()
 }
 
-/// The metrics of names outside of the mesh.
+/// Metrics about names outside of the mesh.
 fn names(counts: &Counts) -> Vec<Measured> {
     let resolved = |labels, value: u64| Measured {
         kind: Kind::Counter,
@@ -528,7 +528,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
     ]
 }
 
-/// The use of the Workload API by the application.
+/// Metrics about the application's use of the Workload API.
 fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     let ApplicationCounts { connections, refused, silent, svids } = counts;
     let count = |name, help, value: u64| Measured {
@@ -559,7 +559,7 @@ fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     ]
 }
 
-/// The open taps, and the results for requests that they matched.
+/// Metrics about the open taps, and about the requests that they matched.
 fn taps(taps: &Taps) -> Vec<Measured> {
     let counted = taps.counted();
     let count = |labels, value: u64| Measured {
@@ -584,7 +584,7 @@ fn taps(taps: &Taps) -> Vec<Measured> {
     ]
 }
 
-/// The results of the kubelet's probes.
+/// Metrics about the kubelet's probes.
 fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
     const RESULTS: [&str; 3] = [r#"result="success""#, r#"result="failure""#, r#"result="shared""#];
     RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {

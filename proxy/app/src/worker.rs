@@ -48,8 +48,9 @@ use serving::Arrived;
 
 /// How often idle connections and destinations are checked.
 pub(crate) const SWEEP: Duration = Duration::from_secs(5);
-/// The memory that is charged for an open connection: its task with its state (5 KiB measured in plaintext, more with a
-/// TLS session), and the two smallest buffers, which it may have however short memory is.
+/// The memory that is charged for an open connection. It includes the connection's task with its state (5 KiB measured
+/// in plaintext, more with a TLS session), and the two smallest buffers, which the connection may have however short
+/// memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
 /// When another process takes over the workload, the time within which all clients are told to connect to it. A
 /// supervisor that ends gives its processes 5 s.
@@ -61,7 +62,7 @@ pub(crate) const MAX_COMMANDS: usize = 16;
 /// events are taken once these are handled.
 const MAX_EVENTS: usize = 256;
 
-/// Everything that a worker needs, to be sent to its thread.
+/// All values that a worker needs. They are sent to its thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
@@ -70,7 +71,7 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
-    /// The credentials of both sides, in order to apply revocations and expiry.
+    /// The credentials of both sides, which are needed to apply revocation and expiry.
     pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
@@ -93,13 +94,14 @@ pub(crate) struct Plan {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) taps: Taps,
     pub(crate) traces: Option<TracePlan>,
-    /// Most open connections; further ones are refused.
+    /// How many connections may be open; further ones are refused.
     pub(crate) max_connections: usize,
-    /// Most new connections a second of the workload, and of each of its clients; `None`: unlimited.
+    /// How many new connections per second the workload may have, and each of its clients; `None` means that there is
+    /// no limit.
     pub(crate) connection_rate: Option<NonZeroU32>,
     /// The budget to which buffers and connections are charged.
     pub(crate) budget: Budget,
-    /// How many workers there are.
+    /// The number of workers.
     pub(crate) workers: u16,
     /// The part of the workload's rate limits that the workers share.
     pub(crate) limit_table: LimitTable,
@@ -120,7 +122,7 @@ pub(crate) enum Departure {
 }
 
 impl Departure {
-    /// The time within which clients are told, one after the other, to connect elsewhere.
+    /// The time in which clients are told, one after the other, to connect elsewhere.
     pub(crate) fn time_to_leave(self) -> Duration {
         match self {
             Self::Last | Self::Replaced => Duration::ZERO,
@@ -135,29 +137,29 @@ impl Departure {
 pub(crate) enum Command {
     /// Send all counts so far.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// Send what is in progress and open.
+    /// Send the numbers of requests and connections that are in progress and open.
     Load(oneshot::Sender<Load>),
     /// Drain: close HTTP/1 connections after their next response, and HTTP/2 connections after their open streams.
     Drain,
     /// Close the listeners, and answer when that is done. Connections that were accepted or are in the queue are
-    /// served, unless the listeners live on elsewhere.
+    /// served, unless another process continues to use the listeners.
     Close(Departure, oneshot::Sender<()>),
 }
 
-/// What a worker has in progress.
+/// The numbers of requests and connections that a worker has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Requests and relays in progress.
     pub(crate) busy: usize,
-    /// Requests and relays of other workloads on the worker's thread.
+    /// Requests and relays of other workloads in progress on the worker's thread.
     pub(crate) hosted: usize,
     /// Accepted connections, including idle ones.
     pub(crate) connections: usize,
-    /// Bytes that are charged for buffers and connections.
+    /// The number of bytes that are charged for buffers and connections.
     pub(crate) charged: usize,
     /// HTTP/2 connections from clients, and to servers.
     pub(crate) http2: [leno_h2::Open; 2],
-    /// Set if the worker carries datagrams.
+    /// The load by datagrams, if the worker carries any.
     pub(crate) datagrams: Option<DatagramLoad>,
 }
 
@@ -165,13 +167,13 @@ pub(crate) struct Load {
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     commands: mpsc::Sender<Command>,
-    /// The addresses that it listens on, outbound first.
+    /// The addresses on which the worker listens, outbound first.
     pub(crate) listening: Vec<SocketAddr>,
-    /// The memory budget, which it shares with the other workers.
+    /// The memory budget, which the worker shares with the other workers.
     pub(crate) budget: Budget,
-    /// Most connections that it may have open.
+    /// How many connections the worker may have open.
     pub(crate) max_connections: usize,
-    /// Shows whether it stalls.
+    /// Shows whether the worker stalls.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -185,7 +187,7 @@ impl Worker {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
-        // A process with several workloads has threads with the same number for each of them.
+        // In a process with several workloads, each has threads with the same numbers.
         let name = match handed {
             Some(_) => format!("w:{}", plan.instance),
             None => format!("worker-{number}"),
@@ -213,7 +215,7 @@ impl Worker {
     }
 
     pub(crate) async fn drain(&self) {
-        // A worker that has ended has nothing left to drain.
+        // A worker that has ended has nothing to drain.
         let _ended = self.commands.send(Command::Drain).await;
     }
 
@@ -234,7 +236,7 @@ fn run(
     pulse.begin();
     plan.budget.enter();
     reclaim::find_stack();
-    // The tasks use the scheduler of the runtime. A `LocalSet` would add a second scheduler.
+    // The tasks use the scheduler of the runtime. With a `LocalSet`, there would be a second scheduler.
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS);
     let runtime = match builder.build_local(LocalOptions::default()) {
@@ -261,7 +263,7 @@ pub(crate) struct Planes {
     /// Limits the rate of new connections, outbound and inbound.
     paces: Option<RefCell<(Pace, Paces)>>,
     standing: Standing,
-    /// The tasks that accept connections. They end with `open`.
+    /// The tasks that accept connections.
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// The tasks that serve connections of the workload.
     serving: Rc<Tasks<Box<Arrived>>>,
@@ -271,15 +273,15 @@ pub(crate) struct Planes {
     workers: u16,
     /// The exporters of spans and of records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
-    /// How many panics the registry has counted: of this thread, or of the guest.
+    /// How many panics of this thread, or of the guest, were already counted in the registry.
     panics: Cell<u64>,
-    /// How many in-memory connections that this thread has made the registry has counted.
+    /// How many in-memory connections that this thread has made were already counted in the registry.
     in_process: Cell<u64>,
-    /// How many unread responses of this thread the registry has counted.
+    /// How many unread responses of this thread were already counted in the registry.
     unread_answers: Cell<u64>,
-    /// How many lost announcements of destroyed sockets the registry has counted.
+    /// How many lost announcements of destroyed sockets were already counted in the registry.
     lost_announcements: Cell<u64>,
-    /// How many refused connections to the proxy itself the registry has counted.
+    /// How many refused connections to the proxy itself were already counted in the registry.
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
@@ -373,7 +375,7 @@ impl Sockets {
 
 fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     let bind = |address: &SocketAddr| match Listener::bind(*address) {
-        // A machine without IPv6 has no such address; the IPv4 listeners serve its clients.
+        // A machine that does not support IPv6 has no such address; the IPv4 listeners serve its clients.
         Err(error) if address.is_ipv6() && leno_sockets::is_no_family(&error) => None,
         other => Some(other.with_context(|| format!("listening on {address}"))),
     };
@@ -387,7 +389,7 @@ fn max_connections(plan: &Plan) -> usize {
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)
 }
 
-/// HBONE tunnels have descriptors of their own, besides those of connections.
+/// How many HBONE tunnels there may be. They have descriptors of their own, in addition to those of connections.
 fn max_tunnels(plan: &Plan) -> usize {
     max_connections(plan) / CONNECTIONS_PER_TUNNEL
 }
@@ -470,7 +472,7 @@ impl Planes {
             tls: plan.acceptor,
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
-            // Waiting for the response is up to the client's proxy, which has the policy.
+            // The client's proxy decides how long to wait for the response, because it has the policy.
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
             workers: plan.workers,
@@ -552,7 +554,7 @@ impl Planes {
 
     /// The counts so far, without those of the thread.
     pub(crate) fn counted(&self) -> Snapshot {
-        // Expired ejections are removed first, so that only present ones are reported.
+        // This removes expired ejections, so that only present ones are reported.
         self.outbound.sweep();
         self.count_panics();
         self.registry.snapshot()
@@ -589,7 +591,7 @@ impl Planes {
         }
     }
 
-    /// Subscribes to the kernel's announcements of destroyed sockets, which show what applications had not read.
+    /// Starts to receive the kernel's messages about destroyed sockets, which show what applications had not read.
     fn follow_destroyed(&self) {
         static REPORT: Once = Once::new();
         if let Err(error) = leno_transport::follow_destroyed() {
@@ -606,7 +608,7 @@ impl Planes {
 
     pub(crate) fn answer(&self, command: Command) {
         match command {
-            // The receiver may be gone.
+            // The receiver may no longer exist.
             Command::Snapshot(answer) => {
                 let _given_up = answer.send(match self.is_guest {
                     true => self.counted(),
@@ -636,7 +638,7 @@ impl Planes {
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
-                        // A task that has panicked accepts nothing either.
+                        // A task that has panicked accepts no connections either.
                         let _ended = task.await;
                     }
                     if let Some(datagrams) = datagrams {
@@ -649,7 +651,7 @@ impl Planes {
         }
     }
 
-    /// Which process receives the renewals of clients.
+    /// Which process gets the renewals from clients.
     fn renewals_arrive(&self) -> RenewalsArrive {
         match *self.open.borrow() {
             Some(Departure::Succeeded | Departure::PassedOn) => RenewalsArrive::Elsewhere,

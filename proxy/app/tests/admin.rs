@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 struct Proxy {
     child: Child,
-    /// Where the inbound side listens.
+    /// The address on which the inbound side listens.
     address: SocketAddr,
     admin: SocketAddr,
     application: TcpListener,
@@ -25,7 +25,7 @@ struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

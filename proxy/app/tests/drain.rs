@@ -1,4 +1,4 @@
-//! Connections that clients open while the real proxy drains, and while it ends.
+//! Tests connections that clients open while the real proxy drains, and while it ends.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io;

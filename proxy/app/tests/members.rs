@@ -12,7 +12,7 @@ use leno_handover::{
     Channel, KubeletProbes, MAX_MEMBERS, Member, MemberReport, MemberState, ProxyOrder,
 };
 
-/// Longer than any machine takes.
+/// A time that is longer than any machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Process {
@@ -25,7 +25,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

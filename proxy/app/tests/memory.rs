@@ -13,7 +13,7 @@ const BUDGET: usize = 4 * 1024 * 1024;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// More than the kernel buffers for a client that does not read.
 const BODY: usize = 64 * 1024 * 1024;
-/// More clients than the budget has room for.
+/// The number of clients, which is more than the budget has room for.
 const CLIENTS: usize = 400;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,7 @@ struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -114,7 +114,7 @@ fn head(stream: &mut impl BufRead) -> Vec<String> {
     std::iter::from_fn(|| line(stream).filter(|line| !line.is_empty())).collect()
 }
 
-/// Answers the first request with no body, and all others with a large one.
+/// A server that answers the first request without a body, and all others with a large body.
 fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -21,12 +21,12 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A process that ends with the test.
+/// A process that is ended with the test.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -281,7 +281,7 @@ fn grpc_and_tcp_are_asked_and_silence_has_an_end() {
 
 #[test]
 fn what_injection_writes_is_read_and_what_is_no_probe_is_not() {
-    // As in control/admission/tests/golden/probes.out.yaml.
+    // The same JSON is in control/admission/tests/golden/probes.out.yaml.
     let written = "{\"api/liveness\":{\"grpc\":{\"port\":9000,\"service\":\"shop.Stock\"},\"port\":9000,\
                    \"timeoutSeconds\":1},\"web/liveness\":{\"httpGet\":{\"path\":\"/healthz?cost=\\u00245\",\
                    \"port\":\"health\",\"scheme\":\"HTTPS\",\"httpHeaders\":[{\"name\":\"X-Probe\",\

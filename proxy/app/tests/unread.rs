@@ -1,4 +1,4 @@
-//! Requests that an application leaves unread when it closes its connections, through the real proxy.
+//! Tests requests that an application leaves unread when it closes its connections, through the real proxy.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ struct Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -112,7 +112,7 @@ fn send(client: &mut TcpStream) {
     client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\n\r\nbody").unwrap();
 }
 
-/// Reads one message whose body, if it has one, is `body`.
+/// Reads one message. Its body, if it has one, must be `body`.
 fn receive(stream: &mut TcpStream, body: &[u8]) -> String {
     let mut message = Vec::new();
     while !message.ends_with(b"\r\n\r\n") {

@@ -29,12 +29,13 @@ mod tls;
 
 pub(crate) use kubelet::KubeletCalls;
 
-/// Most probes of one workload: three for each of its containers, which are few.
+/// How many probes one workload may have. Each of its containers has at most three, and a workload has few containers.
 const MAX_PROBES: usize = 256;
 /// The prefix of the kubelet's `User-Agent`. Other values are not forwarded, because the result may be shared with
 /// other callers.
 const KUBELET: &[u8] = b"kube-probe/";
-/// Longest wait for an application, whatever the probe's own timeout is: an admin connection lasts for 60 s.
+/// How long to wait for an application, whatever the probe's own timeout is. It is limited because an admin connection
+/// lasts for 60 s.
 const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The probes of a workload.
@@ -52,7 +53,7 @@ struct ProbeSet {
 
 /// A probe, and the address of the workload to which it is sent.
 type Question = (String, IpAddr);
-/// The status and the reason for the kubelet.
+/// The status and the reason that the kubelet gets.
 type ProbeAnswer = (StatusCode, String);
 
 /// Counts of probes by result.
@@ -145,7 +146,7 @@ impl Probes {
         let question = (path.to_owned(), address.to_canonical());
         let cell = Arc::clone(known.under_way().entry(question.clone()).or_default());
         let mut first = false;
-        // If the caller that runs the probe goes away, one of the waiting callers runs it again.
+        // If the caller that runs the probe leaves, one of the waiting callers runs it again.
         let told = cell.get_or_init(|| {
             first = true;
             let agent = agent.filter(|agent| agent.as_bytes().starts_with(KUBELET));
@@ -177,7 +178,7 @@ impl Probes {
         self.0.probes.is_empty()
     }
 
-    /// The number of probes that succeeded, that failed, and that shared the result of another one.
+    /// How many probes succeeded, how many failed, and how many shared the result of another probe.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let Counts { success, failure, shared } = &self.0.counts;
         [success, failure, shared].map(|count| count.load(Ordering::Relaxed))
@@ -211,7 +212,7 @@ impl ProbeSet {
     }
 }
 
-/// A task that is aborted when this is dropped.
+/// A task that is aborted when this value is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::worker::{Command, Departure, Load, Planes};
 
-/// Longest wait for the answers of guests: the thread of one may stall.
+/// How long to wait for the answers of guests, because the thread of one may stall.
 const ANSWERS: Duration = Duration::from_secs(1);
 
 /// The guests of one membership of a workload, on the threads of all its clients.
@@ -55,7 +55,7 @@ struct Entry {
 
 impl GuestBook {
     fn lock(&self) -> MutexGuard<'_, Book> {
-        // Nothing panics while it is locked.
+        // No code panics while this is locked.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,7 +89,7 @@ impl GuestBook {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets all guests drain, and those that start later.
+    /// Makes all guests drain, and also those that start later.
     pub(crate) fn leave(&self, departure: Departure) {
         self.leaves.send_replace(Some(departure));
     }
@@ -126,7 +126,7 @@ impl GuestBook {
     }
 }
 
-/// A guest in the list, until this is dropped.
+/// A guest that is in the list until this value is dropped.
 pub(super) struct Listed {
     book: Arc<GuestBook>,
     number: u64,

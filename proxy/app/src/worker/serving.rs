@@ -14,7 +14,8 @@ use tokio::task::spawn_local;
 
 use super::{CONNECTION_BYTES, Departure, Planes};
 
-/// The counters of outbound connections that were delayed, and that were reset, because of earlier ones.
+/// The counters of outbound connections that were delayed, and that were reset, because there were too many before
+/// them.
 const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
 const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
 
@@ -25,7 +26,7 @@ type Accepted = (SocketAddr, SocketAddr);
 pub(super) struct Arrived {
     planes: Rc<Planes>,
     stream: TcpStream,
-    /// The local address at which it was accepted.
+    /// The local address on which it was accepted.
     listener: SocketAddr,
     turn: Duration,
     /// Makes the connection count as open until this is dropped.
@@ -71,8 +72,8 @@ impl Planes {
         self.accepting.borrow_mut().push(task);
     }
 
-    /// Serves clients of the services whose waypoint this proxy is. The listener stays open to the end, because
-    /// connections that were accepted before a drain need it until they end.
+    /// Serves clients of the services whose waypoint this proxy is. The listener stays open until the worker ends,
+    /// because connections that were accepted before a drain need it.
     pub(super) fn serve_services(self: &Rc<Self>, passage: Rc<Passage>, listener: Listener) {
         self.inbound.serve_services(Rc::clone(&passage));
         let planes = Rc::clone(self);
@@ -89,7 +90,7 @@ impl Planes {
         });
     }
 
-    /// Serves a connection from the inbound side, which has admitted its client.
+    /// Serves a connection from the inbound side, which has already admitted its client.
     fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
         let Some(to) = to else {
             tracing::debug!(
@@ -157,7 +158,7 @@ impl Planes {
         let (planes, open) = (Rc::clone(self), (charge, admitted));
         let arrived = Arrived { planes, stream, listener, turn, open };
         self.serving.run(Box::new(arrived), async |arrived: Box<Arrived>| {
-            // The box is freed here, and not at the end of the connection.
+            // The box is freed here, and not only at the end of the connection.
             let Arrived { planes, stream, listener, turn, open: _open } =
                 *std::convert::identity(arrived);
             wait(turn).await;
@@ -165,7 +166,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload: on the thread of its client, if that is another workload of this process.
+    /// Serves a connection to the workload. If its client is another workload of this process, it is served on the
+    /// client's thread.
     pub(super) fn serve_inbound(
         self: &Rc<Self>,
         mut stream: TcpStream,
@@ -185,8 +187,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload on this thread. Until its client is known, the task may be ended in favour
-    /// of another connection.
+    /// Serves a connection to the workload on this thread. Until the client is known, the task may be ended to make
+    /// room for another connection.
     pub(crate) fn serve_here(
         self: &Rc<Self>,
         mut stream: TcpStream,
