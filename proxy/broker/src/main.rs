@@ -61,7 +61,7 @@ fn show(what: fmt::Arguments<'_>) {
 
 /// Writes a line for the operator.
 fn report(what: fmt::Arguments<'_>) {
-    // The reader of standard error may be gone, for example an agent that was replaced. The broker continues without
-    // it.
+    // The reader of standard error may no longer exist, for example if the agent was replaced. The broker continues
+    // without it.
     let _unread = writeln!(io::stderr(), "leno-broker: {what}");
 }

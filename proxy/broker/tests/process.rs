@@ -76,7 +76,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

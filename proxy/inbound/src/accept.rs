@@ -34,15 +34,15 @@ use crate::own_tls::own_tls;
 use crate::probe::{ProbeAnswers, ProbeMatch};
 use crate::race::{FirstSpeaker, race};
 
-/// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
+/// How long to wait for the look-up of a client's address. After that the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest wait for the rest of a probe's head, which a kubelet sends at once.
+/// How long to wait for the rest of a probe's head, which a kubelet sends at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection that may be forwarded to the application, or whose streams may.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// From another proxy, or from a client that speaks its protocol without an identity.
+    /// From another proxy, or from a client that uses the protocol of proxies without an identity.
     Mesh { stream: TlsStream, identity: Option<Identity>, protocol: Protocol },
     /// From a client of HBONE.
     Hbone { stream: TlsStream, identity: Identity },
@@ -82,7 +82,7 @@ impl Accepted {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortRules {
     pub(crate) mtls: MtlsMode,
-    /// What the port is declared to carry.
+    /// The protocol that the port is declared to carry.
     pub(crate) declared: Protocol,
     /// Whether it is the port of HBONE, and not one of the application.
     pub(crate) hbone: bool,

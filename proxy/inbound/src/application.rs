@@ -13,14 +13,14 @@ use leno_transport::{
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// The application as one client reaches it.
+/// The application, in the way in which one client reaches it.
 #[derive(Debug)]
 pub(crate) struct Application {
     path: Path,
     pub(crate) server: Rc<Server>,
 }
 
-/// How the application is connected to.
+/// How the proxy connects to the application.
 #[derive(Clone, Debug)]
 enum Path {
     /// The address of the application is configured. No agent has prepared the network namespace, so the application
@@ -32,11 +32,11 @@ enum Path {
     Service(Rc<Passage>),
 }
 
-/// Where the application listens for one original destination, with idle connections to it that show
-/// the application the same client.
+/// The place where the application listens for one original destination. It has idle connections, on all of which the
+/// application sees the same client.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The address the client dialled.
+    /// The address that the client dialled.
     dialled: SocketAddr,
     /// Whether the application may also be found at other addresses of the namespace, on the same port: on loopback,
     /// and on the workload's addresses of the other family.
@@ -88,7 +88,7 @@ impl Application {
         Self { path: Path::Service(passage), server }
     }
 
-    /// The address the client dialled, or the one that is configured.
+    /// The address that the client dialled, or the address that is configured.
     pub(crate) fn dialled(&self) -> SocketAddr {
         self.server.dialled
     }
@@ -168,7 +168,7 @@ impl Application {
     }
 }
 
-/// The addresses of the other family than the one that was dialled, without loopback.
+/// The addresses of the family that was not dialled, without loopback.
 fn of_other_family(own: Vec<IpAddr>, dialled: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let is_other = move |ip: &IpAddr| {
         // A link-local address cannot be dialled without naming its interface.

@@ -107,13 +107,13 @@ pub struct Parts {
     pub activity: Rc<Activity>,
     /// The limits of the HTTP engine.
     pub limits: Limits,
-    /// The application's address, in place of original destinations.
+    /// The application's address, which replaces original destinations.
     pub application: Option<SocketAddr>,
     /// How many workers share the rate limits of the policy.
     pub workers: u16,
     /// The part of these rate limits that the workers share.
     pub limit_table: LimitTable,
-    /// Most tunnels of HBONE at a time. Each may hold a connection to the application.
+    /// How many HBONE tunnels may be open at a time. Each may have a connection to the application.
     pub max_tunnels: usize,
     /// Ports of the proxy itself, beside the usual ones. Tunnels to these are refused.
     pub own_ports: Vec<u16>,
@@ -151,13 +151,13 @@ pub(crate) struct Worker {
     pub(crate) hbone_limits: Rc<leno_h2::Limits>,
     /// The tunnels that are open, by the identity of their clients.
     pub(crate) tunnels: Shares<Identity>,
-    /// How many requests the policy allows.
+    /// The rate limits of the policy.
     limits: RefCell<Rc<RateLimits>>,
-    /// Reports changes of the policy.
+    /// Receives changes of the policy, for the rate limits.
     limited: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
     /// Which clients and requests the policy permits.
     policies: RefCell<Rc<Policies>>,
-    /// Reports changes of the policy.
+    /// Receives changes of the policy, for authorization.
     authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
     /// Wakes requests and relays in progress when the policies have changed.
     pub(crate) changes: Rc<Notify>,
@@ -167,11 +167,11 @@ pub(crate) struct Worker {
     pub(crate) log: LogBudget,
     /// Requests that wait for authorizers now.
     pub(crate) asked: Cell<usize>,
-    /// Bodies that are read for authorizers now.
+    /// The bodies that are being read for authorizers.
     pub(crate) held: Shares<IpAddr>,
-    /// Answers a kubelet that calls the workload itself.
+    /// Answers a kubelet that connects to the workload itself.
     pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
-    /// The services that this proxy is the waypoint of.
+    /// The services whose waypoint this proxy is.
     pub(crate) waypoint: OnceCell<Waypoint>,
     /// The way to the service, if this inbound side is the part of a waypoint that serves one service.
     passage: OnceCell<Rc<Passage>>,
@@ -491,7 +491,7 @@ impl Inbound {
 }
 
 impl Applications {
-    /// The application as `client` reaches it.
+    /// The application, in the way in which `client` reaches it.
     pub(crate) fn at(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
         if self.shared.parts.application.is_some() {
             return Rc::new(Application::new(None, self.server(destination, None)));
@@ -594,7 +594,7 @@ impl Worker {
             return;
         }
         let (changes, again) = (Rc::clone(&self.changes), Rc::clone(&self.again));
-        // Ends after the wait.
+        // This task ends after the wait.
         spawn_contained(async move {
             tokio::time::sleep(ANSWER_TIMEOUT).await;
             again.set(false);

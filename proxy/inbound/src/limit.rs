@@ -1,4 +1,4 @@
-//! Rate limits of the workload.
+//! The rate limits of the workload.
 
 mod table;
 
@@ -20,15 +20,15 @@ use crate::Client;
 
 pub use table::LimitTable;
 
-/// Value of `leno-error` when a limit is reached.
+/// The value of `leno-error` when a limit is reached.
 pub(crate) const RATE_LIMITED: &str = "rate-limited";
 
-/// The rate limits as one worker enforces them. A request counts against every limit that applies to it, even if
-/// another limit refuses it.
+/// The rate limits, with what one worker needs to enforce them. A request counts against every limit that applies to
+/// it, even if another limit refuses it.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
     limits: Vec<Rc<Limit>>,
-    /// Requests tokens of shared limits from the control plane. `None` if no limit is shared.
+    /// Requests tokens for shared limits from the control plane. `None` if no limit is shared.
     asker: Option<Rc<RefCell<Asker>>>,
 }
 
@@ -42,11 +42,11 @@ struct Limit {
 enum State {
     /// A limit of this proxy alone. Its workers share the counts.
     Own(KeyedLimit),
-    /// A limit that all proxies share, and in this proxy all ports to which it applies.
+    /// A limit that all proxies share. In this proxy, all ports to which it applies share it, too.
     Shared(Rc<SharedLimit>),
 }
 
-/// This worker's part of a limit that all proxies share.
+/// The part that this worker has of a limit that all proxies share.
 #[derive(Debug)]
 struct SharedLimit {
     /// The name of the limit, which is the same in all proxies.
@@ -60,7 +60,7 @@ pub(crate) struct Key {
     port: u16,
     identity: Option<Identity>,
     address: IpAddr,
-    /// The client's identity, or its address without an identity. Made when a limit first needs it.
+    /// The client's identity, or its address if it has no identity. Made when a limit first needs it.
     client: OnceCell<String>,
 }
 
@@ -84,8 +84,8 @@ impl RateLimits {
         Self { limits: Vec::new(), asker: None }
     }
 
-    /// The limits of one of `workers` workers. A limit that `before` already has keeps its counts, and so does one
-    /// whose counts another worker holds in `table`.
+    /// The limits of one of `workers` workers. A limit that `before` has keeps its counts, and so does a limit whose
+    /// counts another worker has in `table`.
     pub(crate) fn new(
         limits: &[RateLimit],
         before: &Self,
@@ -167,7 +167,7 @@ impl RateLimits {
         }
     }
 
-    /// Checks a limit that all proxies share. Requests more tokens if that is due.
+    /// Checks a limit that all proxies share. Requests more tokens if it is time.
     fn of_shared(&self, registry: &Registry, shared: &SharedLimit, now: Instant) -> Verdict {
         let mut holder = shared.holder.borrow_mut();
         let verdict = holder.check(now);
@@ -184,7 +184,7 @@ impl RateLimits {
     fn take_leases(&self) {
         let Some(asker) = &self.asker else { return };
         while let Some(Lease { limit: name, tokens, holders }) = asker.borrow_mut().take() {
-            // The control plane does not have the limit yet, or no longer has it.
+            // The control plane does not know the limit yet, or no longer.
             if holders == 0 {
                 continue;
             }
@@ -198,7 +198,7 @@ impl RateLimits {
         }
     }
 
-    /// Drops keys that need not be kept.
+    /// Drops keys that are no longer needed.
     pub(crate) fn sweep(&self) {
         for limit in &self.limits {
             if let State::Own(own) = &mut *limit.state.borrow_mut() {
@@ -209,7 +209,7 @@ impl RateLimits {
 }
 
 impl SharedLimit {
-    /// The state that another port already has for this limit, or a new one.
+    /// The state that another port already has for this limit, or a new state.
     fn of(said: &RateLimit, known: &[Rc<Self>], workers: u16) -> Rc<Self> {
         let name = said.shared_name();
         if let Some(known) = known.iter().find(|known| *known.name == *name) {
@@ -220,7 +220,7 @@ impl SharedLimit {
     }
 }
 
-/// `Retry-After` in whole seconds, at least one (RFC 9110 section 10.2.3).
+/// The `Retry-After` header in whole seconds, at least one (RFC 9110 section 10.2.3).
 pub(crate) fn retry_after(wait: Duration) -> Option<HeaderLine> {
     let seconds = wait.as_millis().div_ceil(1_000).max(1);
     HeaderLine::new("retry-after", seconds.to_string().as_bytes()).ok()

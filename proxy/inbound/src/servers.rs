@@ -1,4 +1,4 @@
-//! The pools of connections to the application: one for each port that clients have dialled.
+//! The pools of connections to the application, one for each port that clients have dialled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ const MAX_SERVERS: usize = 4096;
 /// The original destination and, if the application sees the client's address, the client.
 type ServerKey = (SocketAddr, Option<IpAddr>);
 
-/// The pools that have connections, and those that a client waits for.
+/// The pools that have connections, and those for which a client waits.
 #[derive(Debug, Default)]
 pub(crate) struct Servers(RefCell<HashMap<ServerKey, Rc<Server>>>);
 
@@ -47,7 +47,7 @@ impl Servers {
         server
     }
 
-    /// Closes idle connections that are too old, and forgets pools without any.
+    /// Closes idle connections that are too old, and forgets pools that have no connection.
     pub(crate) fn sweep(&self) {
         self.0.borrow_mut().retain(|_, server| {
             server.pool.sweep();
@@ -56,7 +56,7 @@ impl Servers {
     }
 }
 
-/// Whether a client waits for the pool, or it has a connection.
+/// Whether a client waits for the pool, or the pool has a connection.
 fn is_in_use(server: &Rc<Server>) -> bool {
     Rc::strong_count(server) > 1 || !server.pool.is_empty()
 }

@@ -71,7 +71,7 @@ pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // Accepted sockets inherit both, which saves system calls for each of them.
+    // Accepted sockets inherit both options, which saves system calls for each of them.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&PROBING)?;
     socket.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ pub fn udp(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Whether the machine lacks a family of addresses.
+/// Whether the error means that the machine does not support a family of addresses.
 #[must_use]
 pub fn is_no_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))

@@ -1,5 +1,5 @@
-//! Tokens that were verified before: a client sends the same one for minutes, and a signature costs more than
-//! everything else of a request.
+//! A cache of tokens that were already verified. It is worthwhile because a client sends the same token for minutes,
+//! and verifying a signature costs more than everything else in a request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl TokenCache {
             };
         }
         let claims = Rc::new(verify(token, issuers, now)?);
-        // The text, and about as much for the claims.
+        // The text, and about as much again for the claims.
         let size = token.len().saturating_mul(2);
         let mut known = self.known.borrow_mut();
         if self.bytes.get().saturating_add(size) > MAX_BYTES {
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(verify(NOW + 1), Ok(()));
         assert_eq!(verify(1031), Err(TokenError::Expired));
         assert_eq!(verify(869), Err(TokenError::NotYet));
-        // Another policy has other issuers, as has another header.
+        // Another policy has other issuers, and so has another header.
         for other in [TokenUse { policy: 1, ..USE }, TokenUse { header: 1, ..USE }] {
             let other = cache.verify(text.as_bytes(), (other, &[]), Duration::from_secs(NOW));
             assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     values: Map<String, Value>,
-    /// `exp` and `nbf`, from the beginning of 1970, with the skew that is tolerated.
+    /// The values of `exp` and `nbf`, counted from the beginning of 1970, including the skew that is tolerated.
     pub(crate) until: Duration,
     pub(crate) from: Duration,
     /// The position of the token's issuer among those that it was verified for.
@@ -25,7 +25,7 @@ impl Claims {
         Self { values, until, from, issuer }
     }
 
-    /// The position of the issuer among those that the token was verified for.
+    /// The position of the issuer in the list with which the token was verified.
     #[must_use]
     pub const fn issuer(&self) -> usize {
         self.issuer
@@ -47,7 +47,7 @@ impl Claims {
         }
     }
 
-    /// Until when the token is valid, from the beginning of 1970, with the skew that is tolerated.
+    /// Until when the token is valid, counted from the beginning of 1970, including the skew that is tolerated.
     #[must_use]
     pub const fn until(&self) -> Duration {
         self.until
@@ -63,7 +63,7 @@ impl Claims {
     }
 }
 
-/// The claim of this name; otherwise the one at the end of a path with dots.
+/// The claim with this name, or else the claim at the end of a path with dots.
 fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     if let Some(value) = values.get(name) {
         return Some(value);

@@ -9,11 +9,11 @@ pub enum TokenError {
     Malformed,
     /// The token is longer than [`MAX_TOKEN_BYTES`](crate::MAX_TOKEN_BYTES).
     TooLarge,
-    /// No issuer of the policy has issued it.
+    /// The token is not from an issuer of the policy.
     Issuer,
     /// The issuer, at this position among the issuers of the policy, has no key for its algorithm and `kid`.
     Key(usize),
-    /// The signature is not by that key.
+    /// The signature was not made with that key.
     Signature,
     /// The token has expired, or has no `exp`.
     Expired,

@@ -1,4 +1,4 @@
-//! One token, from its text to its claims.
+//! Verifies one token, from its text to its claims.
 
 use std::time::Duration;
 

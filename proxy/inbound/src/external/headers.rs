@@ -31,14 +31,14 @@ const OF_MESSAGES: [&str; 17] = [
     "upgrade",
 ];
 
-/// Tells an authorizer whether it received only the beginning of a body. Envoy has the same header.
+/// The header that tells an authorizer whether it received only the beginning of a body. Envoy uses the same header.
 pub(super) const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Headers by which a client proves who its user is. An authorizer verifies them, so it does not trust them for their
-/// name alone.
+/// Headers with which a client proves who its user is. An authorizer verifies their values, so it does no harm that
+/// clients can set them.
 const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// Whether a header belongs to the mesh, names the client, or describes the body to an authorizer.
+/// Whether a header belongs to the mesh, says who the client is, or tells an authorizer something about the body.
 fn is_reserved(name: &str) -> bool {
     let starts =
         |start: &str| name.get(..start.len()).is_some_and(|given| is_spelling(given, start));
@@ -76,8 +76,8 @@ pub(super) fn is_of_request(name: &str) -> bool {
     !OF_MESSAGES.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// The headers by name, in lower case. Several lines of a header are joined (RFC 9110 section 5.3), those of `cookie`
-/// by semicolons (RFC 9113 section 8.2.3).
+/// The headers by name, in lower case. If a header has several lines, they are joined (RFC 9110 section 5.3); the lines
+/// of `cookie` are joined with semicolons (RFC 9113 section 8.2.3).
 pub(super) fn joined<'a>(
     lines: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> HashMap<String, String> {

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use leno_resilience::{MAX_KEYS, Rate, WorkloadLimit};
 use leno_types::traffic::{LimitKey, RateLimit};
 
-/// The limits that the workers of a proxy share. Locked when the policy changes, not for each request.
+/// The limits that the workers of a proxy share. It is locked when the policy changes, and not for each request.
 #[derive(Clone, Debug, Default)]
 pub struct LimitTable(Arc<Mutex<Vec<Entry>>>);
 
-/// A limit and its counts, which live as long as a worker holds them.
+/// A limit, and its counts, which exist as long as a worker has them.
 #[derive(Debug)]
 struct Entry {
     limit: RateLimit,
@@ -17,7 +17,7 @@ struct Entry {
 }
 
 impl LimitTable {
-    /// The counts of a limit: those that another worker already holds, or new ones.
+    /// The counts of a limit: those that another worker already has, or new ones.
     pub(super) fn get(&self, limit: &RateLimit) -> Arc<WorkloadLimit> {
         // The list is consistent even if a thread panicked while it held the lock.
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -136,7 +136,7 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// Reads a request's head.
+/// Reads the head of a request.
 async fn head(application: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -236,14 +236,14 @@ async fn read_all(receiver: &mut h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(all)
 }
 
-/// Sends back what each connection sends.
+/// An application that sends back the bytes of each connection.
 fn echo(application: TcpListener) {
     spawn_local(async move {
         loop {
             let (mut stream, _) = application.accept().await.unwrap();
             spawn_local(async move {
                 let (mut reader, mut writer) = stream.split();
-                // The client may reset it.
+                // The client may reset the connection.
                 let _ended = tokio::io::copy(&mut reader, &mut writer).await;
             });
         }

@@ -1,5 +1,5 @@
-//! A whole inbound side over loopback. The client is another proxy, and what it sends over mTLS may not be the protocol
-//! that it named in ALPN.
+//! Tests a whole inbound side over loopback. The client is another proxy, and the bytes that it sends over mTLS may not
+//! belong to the protocol that it named in ALPN.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::support;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
 
-/// The number with which a proxy reports the cause `closed` of a cut response to another proxy (decision 058).
+/// The number with which a proxy tells another proxy that a response was cut with the cause `closed` (decision 058).
 const CLOSED: u8 = 0x80;
 
 fn keyring() -> Keyring {
@@ -111,7 +111,7 @@ fn another_proxy_learns_why_its_response_is_cut() {
         while !received.ends_with(b"ab") {
             received.push(client.read_u8().await.unwrap());
         }
-        // Reads the whole request. If bytes were left, the kernel would reset the connection when the socket is closed.
+        // Read the whole request. If bytes were left, the kernel would reset the connection when the socket is closed.
         while !received.ends_with(b"\r\n\r\n") {
             received.push(stream.read_u8().await.unwrap());
         }
