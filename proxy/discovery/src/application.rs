@@ -31,9 +31,9 @@ use tonic::{Extensions, Status};
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// Most connections: an application has one or two, and the processes of a pod are few.
+/// How many connections there may be. An application has one or two, and a pod has few processes.
 const MAX_CONNECTIONS: usize = 16;
-/// Bytes of the fields of a request.
+/// How many bytes the fields of a request may have.
 const MAX_HEAD: u32 = 16 << 10;
 /// Most bytes of responses that wait to be sent on a connection.
 const MAX_SENT: usize = 256 << 10;
@@ -68,13 +68,13 @@ struct Counts {
 /// The values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplicationCounts {
-    /// Open connections.
+    /// Connections that are open.
     pub connections: u64,
-    /// Connections closed at once, because there were [`MAX_CONNECTIONS`](self).
+    /// Connections that were closed at once, because there were already [`MAX_CONNECTIONS`](self).
     pub refused: u64,
-    /// Connections closed because they made no call in time.
+    /// Connections that were closed because they made no call in time.
     pub silent: u64,
-    /// Certificates sent.
+    /// Certificates that were sent.
     pub svids: u64,
 }
 
@@ -96,7 +96,7 @@ impl ApplicationIdentity {
         self.identity.clone().run().await
     }
 
-    /// What was served so far.
+    /// The numbers so far.
     #[must_use]
     pub fn counts(&self) -> ApplicationCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl ApplicationIdentity {
         let api = SpiffeWorkloadApiServer::new(WorkloadApi(self));
         let service = service_fn(move |request| {
             called.notify_one();
-            // It is always ready.
+            // This service is always ready.
             api.clone().call(request)
         });
         let mut server = http2::Builder::new(TokioExecutor::new());

@@ -34,7 +34,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The trust bundle in DER: all roots that peers are verified with.
+    /// The trust bundle in DER, which consists of all roots that verify peers.
     #[must_use]
     pub fn roots_der(&self) -> Vec<Vec<u8>> {
         let published = self.published_der.iter().filter(|root| !self.lasting_der.contains(root));

@@ -27,11 +27,11 @@ use x509_parser::prelude::FromDer;
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// How often the files are read. A kubelet replaces them hours before the certificate ends.
+/// How often the files are read. A kubelet replaces them hours before the certificate expires.
 const POLL: Duration = Duration::from_secs(2);
-/// Longest file.
+/// The longest file in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Most certificates of a file.
+/// The largest number of certificates in a file.
 const MAX_CERTIFICATES: usize = 100;
 /// In the last eighth of its life, the certificate of the files is replaced by one that is requested with the token.
 /// The kubelet should have renewed it long before.
@@ -109,12 +109,12 @@ pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) ->
 /// while.
 #[derive(Default)]
 struct Refusals {
-    /// The chain that was refused, and when.
+    /// The chain that was refused last, and when.
     last: Option<(Vec<Vec<u8>>, Instant)>,
 }
 
 impl Refusals {
-    /// Returns when the control plane has refused the certificate in use twice.
+    /// Returns when the control plane has twice refused the certificate in use.
     async fn are_many(&self, client: &IdentityClient) {
         for _ in 0..REFUSALS {
             client.refused().await;

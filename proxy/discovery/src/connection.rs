@@ -18,13 +18,14 @@ use crate::certificate::Certificate;
 use crate::settings::Settings;
 use crate::tls;
 
-/// Longest wait for TCP, TLS and HTTP/2 together. The control plane is near. If it takes longer it
-/// does not work, and another attempt follows.
+/// How long TCP, TLS and HTTP/2 together may take. The control plane is near. If it takes longer it does not work, and
+/// another attempt follows.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is probed, and how long the reply may take. A control plane that
-/// vanished without closing is noticed within the sum of both.
+/// How often a silent connection is probed, and how long the reply may take. A control plane that vanished without
+/// closing the connection is noticed within the sum of both.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
-/// Sent as SNI and `:authority`. The certificate is checked for the SPIFFE ID instead.
+/// The name that is sent as SNI and `:authority`. It is not checked: the control plane's certificate must have its
+/// SPIFFE ID.
 const SERVER_NAME: &str = "leno-controller";
 
 /// Why there is no connection to the control plane.
@@ -55,8 +56,7 @@ pub enum ConnectError {
     Timeout,
 }
 
-/// Connects and authenticates the control plane. Presents the certificate `own` if there is
-/// one.
+/// Connects, and authenticates the control plane. Presents the certificate `own` if there is one.
 pub(crate) async fn connect(
     settings: &Settings,
     own: Option<&Certificate>,
@@ -109,7 +109,7 @@ fn is_of_time(error: &io::Error) -> bool {
     )
 }
 
-/// The origin of requests, which a tonic client needs.
+/// The origin of requests, which tonic's clients need.
 pub(crate) fn origin() -> http::Uri {
     http::Uri::from_static("https://leno-controller")
 }

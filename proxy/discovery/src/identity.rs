@@ -27,13 +27,14 @@ use crate::connection::{self, ConnectError};
 use crate::settings::{CertificateSource, Settings};
 use crate::{certificate_files, workload_api};
 
-/// Longest wait for a certificate on an open connection. Signing takes a millisecond.
+/// How long to wait for a certificate on an open connection. Signing takes a millisecond.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// First wait after a failure. A control plane that starts together with the proxy is ready soon.
+/// The first wait after a failure. It is short because a control plane that starts together with the proxy is ready
+/// soon.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// Longest wait while there is no certificate. The proxy cannot serve, so it retries often.
+/// The longest wait while there is no certificate. It is short because the proxy cannot serve without a certificate.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait while the current certificate is still valid.
+/// The longest wait while the current certificate is still valid.
 const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
 /// When to renew, as a share of the remaining life, and how much that share varies at random.
 const RENEW_AT: f64 = 0.7;
@@ -41,14 +42,14 @@ const RENEW_JITTER: f64 = 0.05;
 /// Shortest wait between renewals, even for a very short lifetime. It bounds the number of requests if a clock is
 /// wrong.
 const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
-/// Longest wait before a certificate is renewed because another key signs now.
+/// The longest wait before a certificate is renewed because another key signs now.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3);
-/// Largest token in bytes. A Kubernetes service-account token has about 1 KiB.
+/// The largest token in bytes. A Kubernetes service-account token has about 1 KiB.
 const MAX_TOKEN: usize = 64 * 1024;
-/// Most certificates of a chain or trust bundle.
+/// The largest number of certificates in a chain or a trust bundle.
 const MAX_CERTIFICATES: usize = 100;
 
-/// Keeps a valid certificate. Cheap to clone; all clones publish to the same watch.
+/// Gets certificates, so that there is always a valid one. Cheap to clone; all clones publish to the same watch.
 #[derive(Clone, Debug)]
 pub struct IdentityClient {
     settings: Arc<Settings>,
@@ -64,16 +65,16 @@ pub enum IdentityError {
     /// The token's file cannot be read.
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] io::Error),
-    /// Certificates come from a Workload API.
+    /// Certificates come from a Workload API, so there is no token.
     #[error("there is no token: certificates come from a Workload API")]
     NoToken,
-    /// The key or the request could not be made.
+    /// The key or the certificate request could not be made.
     #[error("cannot make a certificate request")]
     Request(#[source] rcgen::Error),
     /// There is no connection to the control plane.
     #[error("cannot reach the control plane")]
     Connect(#[from] ConnectError),
-    /// The control plane refused. `Unauthenticated` means that the token is not valid.
+    /// The control plane refused the request. `Unauthenticated` means that the token is not valid.
     #[error("the control plane issued no certificate: {} ({})", .0.message(), .0.code())]
     Refused(tonic::Status),
     /// Issuing took too long.
@@ -92,8 +93,8 @@ impl IdentityClient {
         Self { settings, certificate, wanted, bundle: watch::Sender::new(None) }
     }
 
-    /// The certificate in use. `None` until the first was issued. An old certificate stays until
-    /// its successor has been issued.
+    /// The certificate in use. `None` until the first certificate was issued. A certificate stays in use until the next
+    /// one has been issued.
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.certificate.subscribe()
@@ -104,7 +105,7 @@ impl IdentityClient {
         self.wanted.notify_one();
     }
 
-    /// Verifies peers with the roots of `bundle` from now on, and renews the certificate if another key signs now.
+    /// From now on verifies peers with the roots of `bundle`. Renews the certificate if another key signs now.
     pub(crate) fn trust(&self, bundle: &Arc<TrustBundle>) {
         self.certificate.send_if_modified(|current| {
             let Some(certificate) = current else { return false };
@@ -169,7 +170,7 @@ impl IdentityClient {
         }
     }
 
-    /// Requests one certificate of the control plane, with a new key.
+    /// Requests one certificate from the control plane, with a new key.
     ///
     /// # Errors
     /// [`IdentityError`]

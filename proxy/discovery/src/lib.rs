@@ -61,7 +61,7 @@ pub use leases::{Asker, Lease, Leases};
 pub use settings::{CertificateSource, Settings};
 pub use watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
-/// An error and its causes in one line.
+/// An error with its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

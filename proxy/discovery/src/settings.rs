@@ -7,12 +7,12 @@ use leno_wire::proto;
 
 use crate::certificate_files::CertificateFiles;
 
-/// Everything that a proxy needs to reach its control plane.
+/// The settings with which a proxy reaches its control plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The control plane, `host:port` or `https://host:port`.
     pub control: String,
-    /// PEM file with the roots for the control plane's certificate. Read again for each connection.
+    /// The PEM file with the roots that verify the control plane's certificate. It is read again for each connection.
     pub roots: PathBuf,
     /// Where certificates come from.
     pub certificates: CertificateSource,
@@ -47,14 +47,14 @@ impl CertificateSource {
 }
 
 impl Settings {
-    /// The pod that a node proxy requests a certificate for.
+    /// The pod for which a node proxy requests a certificate.
     pub(crate) fn served_pod(&self) -> Option<proto::ServedPod> {
         let (namespace, name) =
             (self.instance.namespace.to_string(), self.instance.name.to_string());
         self.pod_uid.clone().map(|uid| proto::ServedPod { namespace, name, uid })
     }
 
-    /// `host:port`.
+    /// The address of the control plane as `host:port`.
     pub(crate) fn authority(&self) -> &str {
         let text = self.control.as_str();
         text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/')

@@ -13,8 +13,8 @@ use crate::certificate::Certificate;
 /// The protocol inside TLS.
 const ALPN: &[u8] = b"h2";
 
-/// A configuration that accepts `control_plane` if its certificate is signed by one of `roots`. It
-/// presents the certificate `own` if there is one.
+/// A configuration that accepts the server `control_plane` if its certificate is signed by one of `roots`. It presents
+/// the certificate `own` if there is one.
 pub(crate) fn config(
     roots: RootCertStore,
     control_plane: String,

@@ -1,4 +1,4 @@
-//! Certificates of a SPIFFE Workload API, such as SPIRE's, in place of the control plane's.
+//! Certificates from a SPIFFE Workload API, such as SPIRE's, instead of from the control plane.
 //!
 //! ```text
 //!   open the stream -> certificates -> the one of this workload --published--+
@@ -6,7 +6,7 @@
 //!        |                  +----------------------+-------------------------+
 //!        +--- wait, longer each time <--- the stream ended
 //! ```
-//! The server replaces certificates before they end. While it does not respond, the last certificate stays in use.
+//! The server replaces certificates before they expire. While it does not respond, the last certificate stays in use.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
@@ -20,12 +20,13 @@ use crate::backoff::Backoff;
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// Waits between attempts. The server is on this machine, and there may be no certificate without it.
+/// The first and the longest wait between attempts. They are short because the server is on this machine, and without
+/// it there may be no certificate.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
-/// Most certificates of others that an error names.
+/// How many certificates of other workloads an error names.
 const MAX_NAMED: usize = 4;
 
-/// Why no certificate of a response is this workload's.
+/// Why no certificate in a response is this workload's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Mismatch {
     #[error(
@@ -44,7 +45,7 @@ enum Mismatch {
     Ended(WorkloadApiAddress),
 }
 
-/// Keeps the certificate of `identity`, for as long as the future is polled.
+/// Keeps the certificate of `identity` up to date, for as long as the future is polled.
 pub(crate) async fn follow(
     client: &IdentityClient,
     address: &WorkloadApiAddress,

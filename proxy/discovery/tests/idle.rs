@@ -29,7 +29,7 @@ async fn kept(settings: Settings) -> i64 {
     let before = BYTES.get();
     let (client, directory) = Client::new(settings);
     let mut policy = directory.server_policy();
-    // Ends with the runtime.
+    // This task ends with the runtime.
     tokio::spawn(client.run());
     timeout(LIMIT, policy.wait_for(Option::is_some)).await.unwrap().unwrap();
     let mut least = i64::MAX;

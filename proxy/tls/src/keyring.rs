@@ -1,4 +1,4 @@
-//! The credentials in use, shared by all workers.
+//! The credentials in use, which all workers share.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::renewal::Renewals;
 use crate::{Acceptor, Connector, Credentials, CredentialsError, TlsConfigs};
 
-/// Holds the credentials in use. Cheap to clone; workers read it once per handshake.
+/// Contains the credentials in use. Cheap to clone; workers read it once per handshake.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     current: watch::Sender<Option<Arc<TlsConfigs>>>,
@@ -48,7 +48,7 @@ impl Keyring {
         self.current.borrow().clone()
     }
 
-    /// Reports each rotation.
+    /// Receives each rotation.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Option<Arc<TlsConfigs>>> {
         self.current.subscribe()

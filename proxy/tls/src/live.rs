@@ -41,13 +41,13 @@ struct Proven {
 }
 
 impl Proven {
-    /// Whether this is the server's end of a connection whose client can renew it.
+    /// Whether this is the server's end of a connection for which the client can present its next certificate.
     fn is_renewed_by_client(&self) -> bool {
         self.dialled.is_none() && self.binding.is_some()
     }
 }
 
-/// The client's end of a connection.
+/// The client's end of a connection, which it has dialled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dialled {
     pub(crate) server: SocketAddr,

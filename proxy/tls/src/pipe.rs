@@ -155,7 +155,7 @@ fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 impl PipeState {
-    /// The direction that this side writes, and the one that it reads.
+    /// The direction to which this side writes, and the direction from which it reads.
     fn of(&mut self, side: Side) -> (&mut PipeDirection, &mut PipeDirection) {
         match side {
             Side::Client => (&mut self.to_server, &mut self.to_client),
@@ -192,7 +192,7 @@ impl PipeDirection {
 
 impl PipeEnd {
     fn state(&self) -> MutexGuard<'_, PipeState> {
-        // Nothing panics while it is locked.
+        // No code panics while this is locked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -311,7 +311,7 @@ impl PipeEnd {
         Poll::Ready(None)
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as many bytes as there is room for.
     pub(crate) fn poll_write(
         &mut self,
         cx: &Context<'_>,

@@ -36,10 +36,10 @@ pub(crate) const MAX_BINDINGS: usize = 1024;
 /// Most renewals that wait for a worker. Each costs its client a handshake, so workers keep up. If a renewal is
 /// dropped, its connections end with their certificates.
 const MAX_WAITING: usize = 256;
-/// The server's answer.
+/// The server's answer if it accepts the renewal.
 const TAKEN: u8 = 1;
 
-/// Passes renewals from the worker that has accepted them to all workers.
+/// Passes renewals from the worker that has accepted them on to all workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Renewals(Arc<Mutex<Vec<mpsc::Sender<Arc<Renewal>>>>>);
 

@@ -9,7 +9,7 @@ use crate::live::{Dialled, LiveConnection, ShownCertificate};
 use crate::tls::Tls;
 use crate::verify::Svid;
 
-/// The protocol inside mTLS of the mesh.
+/// The protocol inside the mTLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alpn {
     /// HTTP/2, whose streams carry requests of any HTTP version.
@@ -57,15 +57,15 @@ impl Alpn {
     }
 }
 
-/// A TLS connection with another proxy, or with a server outside of the mesh. The peer's identity
-/// is known, with two exceptions: a client accepted under [`crate::ClientIdentity::Optional`] may
-/// have none, and a server outside of the mesh has a name instead.
+/// A TLS connection with another proxy, or with a server outside of the mesh. The peer's identity is known, with two
+/// exceptions: a client that was accepted with [`crate::ClientIdentity::Optional`] may have no identity, and a server
+/// outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct TlsStream {
-    /// Dropped before the socket.
+    /// This value is dropped before the socket.
     live: Option<LiveConnection>,
     pub(crate) tls: Box<Tls>,
-    /// The peer's identity, or for metrics and logs the reason why it has none.
+    /// The peer's identity; if it has none, the reason for metrics and logs.
     identity: Result<Identity, &'static str>,
     alpn: Alpn,
 }
@@ -85,7 +85,7 @@ impl TlsStream {
         Self { live: Some(live), ..self }
     }
 
-    /// The identity that the peer has proven. `None` only for a client accepted under
+    /// The identity that the peer has proven. It is `None` only for a client that was accepted with
     /// [`crate::ClientIdentity::Optional`], and for a server outside of the mesh.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
@@ -111,7 +111,7 @@ impl TlsStream {
         Some(Duration::from_secs(u64::try_from(fresh_s).unwrap_or_default()))
     }
 
-    /// Why the peer has no identity, as in [`crate::HandshakeError::reason`].
+    /// Why the peer has no identity. The texts are those of [`crate::HandshakeError::reason`].
     #[must_use]
     pub fn unproven(&self) -> Option<&'static str> {
         self.identity.as_ref().err().copied()

@@ -1,4 +1,4 @@
-//! Certificates of the application, over the Workload API of its proxy.
+//! Tests certificates for the application, over the Workload API of its proxy.
 
 use std::time::{Duration, SystemTime};
 

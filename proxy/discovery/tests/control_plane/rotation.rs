@@ -1,4 +1,4 @@
-//! A rotation of the root, as a proxy and the control plane see it.
+//! Tests a rotation of the root with a proxy and the control plane.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::plane::{Plane, eventually, mesh};
 
-/// A proxy that puts each certificate into use and acknowledges it, as `leno-proxy` does.
+/// A proxy that uses and acknowledges each certificate, as `leno-proxy` does.
 struct Proxy {
     tasks: [JoinHandle<()>; 2],
     directory: Directory,
@@ -43,7 +43,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Whether the only proxy uses what the control plane has published.
+/// Whether the only proxy uses the roots that the control plane has published.
 fn is_current(plane: &Plane) -> bool {
     let proxies = plane.state().proxies();
     proxies.len() == 1 && proxies[0].connected && proxies[0].in_use == plane.state().wanted_trust()
