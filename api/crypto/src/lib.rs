@@ -6,9 +6,9 @@
 //!                     └─► an error, if `fips` is asked of a program without the module
 //! ```
 //! With the cargo feature `fips` all of aws-lc-rs is the FIPS module of aws-lc, which tests itself when the program
-//! starts: signatures, digests, random numbers and TLS. The provider of rustls offers approved suites and groups alone
-//! then, whatever the profile. This crate knows nothing of certificates and peers.
-//! Read [`select`] and [`mesh_provider`] first.
+//! starts: signatures, digests, random numbers and TLS. The provider of rustls then offers only approved suites and
+//! groups, whatever the profile is. This crate does not deal with certificates or peers. Read [`select`] and
+//! [`mesh_provider`] first.
 
 #![cfg_attr(
     not(test),
@@ -29,11 +29,11 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::server::ResolvesServerCertUsingSni;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
 
-/// Hybrid post-quantum first; X25519 for peers that do not support it.
+/// The key exchanges. The hybrid post-quantum group is first; X25519 is for peers that do not support it.
 const KEY_EXCHANGES: &[&dyn SupportedKxGroup] = &[kx_group::X25519MLKEM768, kx_group::X25519];
 
-/// The fastest suite on processors with AES instructions comes first, since nearly all of today's
-/// have them.
+/// The cipher suites. The first is the fastest on processors with AES instructions, which nearly all of today's
+/// processors have.
 const CIPHER_SUITES: &[SupportedCipherSuite] = &[
     cipher_suite::TLS13_AES_128_GCM_SHA256,
     cipher_suite::TLS13_AES_256_GCM_SHA384,
@@ -45,7 +45,7 @@ const CIPHER_SUITES: &[SupportedCipherSuite] = &[
 const FIPS_KEY_EXCHANGES: &[&dyn SupportedKxGroup] =
     &[kx_group::X25519MLKEM768, kx_group::SECP256R1, kx_group::SECP384R1];
 
-/// Without ChaCha20-Poly1305, which is not approved.
+/// The cipher suites without ChaCha20-Poly1305, which is not approved.
 const FIPS_CIPHER_SUITES: &[SupportedCipherSuite] =
     &[cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
 
@@ -104,7 +104,7 @@ pub enum ProfileError {
          --tls-profile default"
     )]
     NoModule,
-    /// The module is there, but a configuration of rustls would use something else.
+    /// The program has the module, but a configuration of rustls would use cryptography from elsewhere.
     #[error(
         "TLS {0} would not be of the FIPS module, which is a mistake in this program: use --tls-profile default"
     )]
@@ -140,7 +140,7 @@ pub fn profile() -> TlsProfile {
     SELECTED.get().copied().unwrap_or_default()
 }
 
-/// Cryptography for TLS 1.3 between proxies, in the profile of this process.
+/// The cryptography for TLS 1.3 between proxies, according to the profile of this process.
 #[must_use]
 pub fn mesh_provider() -> CryptoProvider {
     of(profile())

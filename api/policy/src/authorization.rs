@@ -77,7 +77,7 @@ pub struct PolicyIndex(pub(crate) u32);
 struct CompiledPolicy {
     source: PolicySource,
     action: Action,
-    /// `None` means all.
+    /// The ports; `None` means all.
     ports: Option<Arc<[u16]>>,
 }
 
@@ -88,7 +88,7 @@ struct Entry {
     action: Action,
     /// Position in the table's clients; `None` means every client.
     clients: Option<u32>,
-    /// `None` means all.
+    /// The ports; `None` means all.
     ports: Option<Box<[u16]>>,
     request: RequestConditions,
 }
@@ -113,22 +113,22 @@ struct RequestConditions {
     server_names: Box<[Arc<str>]>,
 }
 
-/// The client of a connection, and the port that it has connected to.
+/// The client of a connection, and the port to which it has connected.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionView<'a> {
-    /// Its identity, if it has proven one.
+    /// The client's identity, if it has proven one.
     pub identity: Option<&'a Identity>,
-    /// The certificate that proves it.
+    /// The certificate that proves the identity.
     pub certificate: Option<CertificateView>,
-    /// The address that it connects from, with IPv4 in its own form.
+    /// The address from which the client connects. An IPv4 address must not be in IPv4-mapped form.
     pub address: IpAddr,
-    /// Its other addresses: a workload with both families connects over either.
+    /// The client's other addresses. A workload that has both families connects over either.
     pub others: OtherAddresses<'a>,
     /// The workload's port.
     pub port: u16,
 }
 
-/// The addresses of a client besides the one that it connects from.
+/// The addresses of a client other than the one from which it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherAddresses<'a> {
     /// These are all other addresses.
@@ -149,8 +149,8 @@ pub trait AuthorizationRequest {
     /// The authority, `host` or `host:port`; empty if the request has none.
     fn authority(&self) -> &str;
 
-    /// Calls `see` with the name and the value of each header line whose name is wanted. Lines that
-    /// the proxy removes do not count.
+    /// Calls `see` with the name and the value of each header line for whose name `is_wanted` returns true. Lines that
+    /// the proxy removes are left out.
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8]));
 
     /// Whether the request has a valid token of one of the policy's issuers, with all of these claims. Called only if
@@ -160,14 +160,14 @@ pub trait AuthorizationRequest {
     }
 }
 
-/// The server name of TLS that an application's client has begun.
+/// The server name in the TLS that the application's client has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNameView<'a> {
     /// The connection carries no TLS of the application.
     NoTls,
     /// TLS with this name.
     Name(&'a str),
-    /// TLS without a name, or with one that cannot be read.
+    /// TLS without a name, or with a name that cannot be read.
     Unknown,
 }
 
@@ -185,7 +185,7 @@ pub enum AuthorizationDecision {
 pub enum Denial {
     /// A deny policy matches.
     Policy(PolicyIndex),
-    /// Allow policies select the port, and none matches.
+    /// Allow policies select the port, and none of them matches.
     NotAllowed,
     /// No allow policy selects the port, and the default does not permit the client.
     Default,

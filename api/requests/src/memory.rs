@@ -13,7 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::rows::MEMORY_CELLS;
 
-/// The name of the file: `/proc/PID/fd` shows it as `/memfd:leno-requests (deleted)`.
+/// The name of the file, which `/proc/PID/fd` shows as `/memfd:leno-requests (deleted)`.
 pub const MEMORY_NAME: &str = "leno-requests";
 
 /// The seals of the file: its size cannot change, because that would crash processes that have it mapped, and the seals
@@ -42,9 +42,9 @@ enum Cells {
     Mapped(NonNull<AtomicU64>),
 }
 
-// SAFETY: the mapping belongs to this value, and all of its cells are atomic.
+// SAFETY: the mapping belongs to this value, and all its cells are atomic.
 unsafe impl Send for WorkerMemory {}
-// SAFETY: as above.
+// SAFETY: the same reason as above.
 unsafe impl Sync for WorkerMemory {}
 
 impl WorkerMemory {
@@ -93,8 +93,8 @@ impl WorkerMemory {
     pub(crate) fn cells(&self) -> &[AtomicU64] {
         match &self.cells {
             Cells::Own(cells) => cells,
-            // SAFETY: the mapping is page-aligned, has this length, lives as long as `self`, and the file cannot become
-            // shorter. Writers use atomic cells, too.
+            // SAFETY: the mapping is aligned to a page, has this length, and exists as long as `self`; the file cannot
+            // become shorter. Writers use atomic cells, too.
             Cells::Mapped(at) => unsafe { std::slice::from_raw_parts(at.as_ptr(), MEMORY_CELLS) },
         }
     }

@@ -1,4 +1,4 @@
-//! One row: a client, a server, and the requests between them.
+//! A row: a client, a server, and the counts of the requests between them.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::rows::Rows;
 
 /// Classes of statuses: `1xx` to `5xx`, preceded by one for all other statuses.
 pub const CLASSES: usize = 6;
-/// gRPC statuses, and one for all that gRPC does not define.
+/// How many gRPC statuses are counted separately; the last one stands for all that gRPC does not define.
 pub const GRPC_STATUSES: usize = 18;
 /// Most bytes of the labels of a row, including separators.
 pub const LABEL_BYTES: usize = 512;
@@ -33,7 +33,7 @@ const SEPARATOR: char = '\0';
 /// The labels of a row. All texts are as in the labels of the proxy's own metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels<T> {
-    /// `inbound` if the server's proxy counts, `outbound` if the client's does.
+    /// `inbound` if the server's proxy counts, `outbound` if the client's proxy counts.
     pub direction: T,
     /// The client.
     pub client: T,
@@ -45,7 +45,7 @@ pub struct Labels<T> {
     pub server_namespace: T,
     /// The service through which the client called.
     pub service: T,
-    /// `true` if the connection between the proxies is mTLS, else `false`.
+    /// `true` if the connection between the proxies is mTLS, otherwise `false`.
     pub mtls: T,
 }
 
@@ -128,7 +128,7 @@ impl Row {
         Self { rows, number }
     }
 
-    /// Counts a request that was answered with this status after this time.
+    /// Counts a request that was answered with this status after this duration.
     pub fn request(&self, status: u16, duration: Duration) {
         let cells = self.cells();
         let class = usize::from(status.checked_div(100).unwrap_or_default());
@@ -168,7 +168,7 @@ pub struct RequestCounts {
     /// Identifies the use of the row: the number differs from that of every earlier or later use of any row of this
     /// memory.
     pub claim: u64,
-    /// The labels, as [`Labels::of_text`] reads them.
+    /// The labels, in the form that [`Labels::of_text`] reads.
     pub labels: String,
     /// Requests by the class of their status.
     pub classes: [u64; CLASSES],

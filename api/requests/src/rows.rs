@@ -1,4 +1,4 @@
-//! The rows of one memory: which are free, and reading all of them.
+//! The rows of one memory: finds free rows, and reads all rows.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::RandomState;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::memory::WorkerMemory;
 use crate::row::{Labels, ROW_CELLS, RequestCounts, Row, label, read};
 
-/// Most rows of a worker: its 256 edges, and the edges named `other`.
+/// How many rows a worker may have: one for each of its 256 edges, and for the edges named `other`.
 pub const MAX_ROWS: usize = 264;
 
 /// Cells of the memory. The header takes as many as one row.

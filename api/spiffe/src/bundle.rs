@@ -19,15 +19,15 @@ use crate::certificates::{MAX_CERTIFICATES, split};
 pub const MAX_ROOT_BYTES: usize = 4 * 1024;
 // The bundles of all trust domains together must fit into one message to a proxy.
 const _: () = assert!((MAX_FEDERATED + 1) * MAX_ROOTS * MAX_ROOT_BYTES < MAX_MESSAGE);
-/// Longest text of a bundle, in bytes.
+/// The longest text of a bundle, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 1 << 20;
 // For each certificate: the certificate and the number of its key in base64, and the JSON around them.
 const _: () =
     assert!(MAX_CERTIFICATES * (2 * 4 * MAX_ROOT_BYTES.div_ceil(3) + 256) < MAX_BUNDLE_BYTES);
 
-/// What a key of a bundle is for: X.509 certificates (SPIFFE Trust Domain and Bundle, section 4.2.2).
+/// The use of a key in a bundle: X.509 certificates (SPIFFE Trust Domain and Bundle, section 4.2.2).
 const X509: &str = "x509-svid";
-/// The algorithm of keys of Ed25519 (RFC 8410, section 3).
+/// The algorithm identifier of Ed25519 keys (RFC 8410, section 3).
 const ED25519: &str = "1.3.101.112";
 /// The curves of keys, by their identifiers (RFC 5480, section 2.1.1.1), and their names in JSON Web Keys.
 const CURVES: [(&str, &str); 3] =
@@ -44,7 +44,7 @@ pub enum BundleError {
     /// The text is not PEM either.
     #[error("it is no PEM with certificates")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// A key for X.509 has not exactly one certificate.
+    /// A key for X.509 must have exactly one certificate, and this one has another number of them.
     #[error("key {0} (use: x509-svid) is not one certificate in x5c")]
     Key(usize),
     /// There is no root, or there are too many.
@@ -79,12 +79,12 @@ pub struct Bundle {
     pub roots_der: Vec<Vec<u8>>,
     /// A number that increases with each change, if the trust domain counts changes.
     pub sequence: Option<u64>,
-    /// How often it should be read again.
+    /// How often the bundle should be read again.
     pub refresh_hint: Option<Duration>,
 }
 
 impl Bundle {
-    /// Reads SPIFFE's format, or PEM. Keys for anything but X.509 are left out.
+    /// Reads a bundle in SPIFFE's format, or in PEM. Keys for other uses than X.509 are left out.
     ///
     /// # Errors
     /// [`BundleError`]
@@ -97,7 +97,7 @@ impl Bundle {
         }
     }
 
-    /// SPIFFE's format.
+    /// The bundle in SPIFFE's format.
     ///
     /// # Errors
     /// [`UnwritableRoot`]

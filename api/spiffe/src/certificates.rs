@@ -6,7 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// Most certificates of a chain or a bundle: the roots of a few rotations.
+/// How many certificates a chain or a bundle may have: enough for the roots of a few rotations.
 pub(crate) const MAX_CERTIFICATES: usize = 32;
 
 /// Splits such certificates. There must be at least one.

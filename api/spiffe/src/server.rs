@@ -15,7 +15,7 @@ use tonic::{Extensions, Request, Response, Status};
 pub const MAX_CALLS: u32 = 4;
 /// Most answers that wait for the client to read them.
 pub const OUTSTANDING: usize = 1;
-/// Bytes of requests that are read ahead: requests are empty.
+/// How many bytes of requests are read ahead. Few are enough, because requests are empty.
 pub const WINDOW: u32 = 16 << 10;
 
 /// The answers to one call, now and whenever they change.

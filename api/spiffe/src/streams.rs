@@ -18,19 +18,19 @@ use tonic::{Request, Status, Streaming};
 
 use crate::certificates::{names_alone, not_after, split};
 
-/// Longest wait for a connection: the server is on this machine.
+/// How long to wait for a connection. It is short because the server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the first response. A server may have to fetch it from another machine.
+/// How long to wait for the first response, which a server may have to fetch from another machine.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most certificates of one process, and most trust domains. SPIFFE has no bound.
+/// How many certificates one process may have, and how many trust domains there may be. SPIFFE itself sets no limit.
 const MAX_ENTRIES: usize = 256;
-/// Largest response in bytes: [`MAX_ENTRIES`] with a few certificates each.
+/// The largest response in bytes. It has room for [`MAX_ENTRIES`] with a few certificates each.
 const MAX_RESPONSE: usize = 4 << 20;
 
 /// A certificate with its key, and the roots of its trust domain.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Svid {
-    /// The SPIFFE ID as text: it need not be an identity of a mesh.
+    /// The SPIFFE ID as text, because it need not be an identity of a mesh.
     pub id: String,
     /// The chain in DER, leaf first.
     pub chain_der: Vec<Vec<u8>>,
@@ -59,7 +59,7 @@ pub enum WorkloadApiError {
     /// The program that listens there does not speak HTTP/2.
     #[error("the server at {0} does not speak gRPC")]
     Http(WorkloadApiAddress, #[source] hyper::Error),
-    /// The server refused. `PermissionDenied` means that it has no certificate for this process.
+    /// The server refused the request. `PermissionDenied` means that it has no certificate for this process.
     #[error("the Workload API at {0} refused: {message} ({code:?})", message = .1.message(), code = .1.code())]
     Refused(WorkloadApiAddress, Status),
     /// There was no response in time.
@@ -95,7 +95,7 @@ impl Svids {
         Ok(Self(Responses::new(address, stream, client)))
     }
 
-    /// Waits for the next certificates, which take the place of the earlier ones. At least one.
+    /// Waits for the next certificates, which replace the earlier ones. There is at least one.
     ///
     /// # Errors
     /// [`WorkloadApiError`]

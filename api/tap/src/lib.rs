@@ -28,12 +28,12 @@ pub struct TapPage {
     pub dropped: u64,
 }
 
-/// A request that has ended.
+/// A request that has ended, as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TappedRequest {
     /// When it began, in microseconds of Unix time.
     pub at_unix_us: u64,
-    /// `outbound` if the proxy of its client was tapped, else `inbound`.
+    /// `outbound` if the proxy of its client was tapped, otherwise `inbound`.
     pub direction: Cow<'static, str>,
     /// The client, `namespace/name`; if only the server's proxy recorded the request, the service account of the
     /// client's identity.
@@ -52,11 +52,11 @@ pub struct TappedRequest {
     pub protocol: Cow<'static, str>,
     /// The method.
     pub method: Box<str>,
-    /// The host that the request is for.
+    /// The host that the request names.
     pub authority: Box<str>,
     /// The path with its query, without secrets.
     pub target: Box<str>,
-    /// The route and the rule that it followed, `HTTPRoute shop/cart rule 1`.
+    /// The route and the rule that the request followed, `HTTPRoute shop/cart rule 1`.
     pub route: Option<Box<str>>,
     /// How often the request was sent again.
     pub retries: u32,
@@ -64,9 +64,9 @@ pub struct TappedRequest {
     pub status: u16,
     /// The `grpc-status` of a gRPC call.
     pub grpc_status: Option<u8>,
-    /// Bytes from the client.
+    /// The number of bytes from the client.
     pub request_bytes: u64,
-    /// Bytes to the client.
+    /// The number of bytes to the client.
     pub response_bytes: u64,
     /// Why the mesh failed the request.
     pub error: Option<Cow<'static, str>>,
@@ -96,7 +96,7 @@ pub struct TappedRequest {
 /// A decision of a proxy about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ProxyDecision {
-    /// `client proxy` or `server proxy`.
+    /// Which proxy made it: `client proxy` or `server proxy`.
     pub by: Cow<'static, str>,
     /// When, in microseconds since that proxy received the head of the request.
     pub at_us: u64,
@@ -104,11 +104,11 @@ pub struct ProxyDecision {
     pub what: Box<str>,
 }
 
-/// The parts of a request's time, in microseconds. `None`: the proxy that knows it was not tapped, or the request did
-/// not get so far.
+/// The parts of a request's time, in microseconds. A part is `None` if the proxy that knows it was not tapped, or the
+/// request did not get so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RequestLatency {
-    /// All of it.
+    /// The whole time.
     pub total_us: u64,
     /// In the client's proxy, until the request was sent the last time.
     pub client_proxy_us: Option<u64>,
@@ -154,7 +154,7 @@ pub struct TraceIds {
 pub struct AccessRecord {
     /// When the request or the connection began, in microseconds of Unix time.
     pub at_unix_us: u64,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     pub trace: Option<TraceIds>,
     /// Whether the mesh or the server failed it.
     pub is_failed: bool,

@@ -21,7 +21,7 @@ use crate::traffic::PolicySource;
 
 pub use paths::{PathReading, UnknownReading};
 
-/// Most policies that may select one workload. A proxy that receives more denies every client.
+/// How many policies may select one workload. A proxy that receives more denies every client.
 pub const MAX_POLICIES: usize = 1024;
 
 /// The permissions of a workload.
@@ -48,7 +48,7 @@ pub enum DefaultAuthorization {
     All,
     /// Clients with an identity.
     Meshed,
-    /// Clients with an identity of the workload's own namespace.
+    /// Clients whose identity is in the workload's own namespace.
     SameNamespace,
     /// No client.
     Deny,
@@ -72,11 +72,11 @@ pub struct AuthorizationPolicy {
     pub rules: Arc<[PermissionRule]>,
     /// If there are any, the policy matches only requests with a valid token of one of these.
     pub tokens: Arc<[TokenIssuer]>,
-    /// Which service decides on requests that match. For [`Action::External`], and for no other action.
+    /// Which service decides about requests that match. It is set only for [`Action::External`].
     pub external: Option<Arc<ExternalAuthorizer>>,
 }
 
-/// What a policy does with a match. A denial wins over any permission.
+/// What a policy does if it matches. A denial takes precedence over any permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Permits matches. What no allow policy of the port permits is denied.
@@ -92,9 +92,9 @@ pub enum Action {
 /// One rule: a client and a request, both of which must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermissionRule {
-    /// The client matches one of these; empty means every client, with or without an identity.
+    /// The client matches one of these. If there are none, every client matches, with or without an identity.
     pub from: Vec<ClientMatch>,
-    /// The connection or request matches one of these; empty means all.
+    /// The connection or request matches one of these. If there are none, all match.
     pub to: Vec<RequestMatch>,
     /// All of these match the token of the request.
     pub claims: Vec<ClaimMatch>,
@@ -103,7 +103,7 @@ pub struct PermissionRule {
 /// A condition on a client. Every part that is set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientMatch {
-    /// The SPIFFE ID is, or is below, one of these.
+    /// The SPIFFE ID equals one of these, or is below one of these.
     pub identities: Vec<SegmentMatch>,
     /// The identity is of one of these trust domains.
     pub trust_domains: Vec<TrustDomain>,
@@ -135,9 +135,9 @@ pub struct CertificateMatch {
 /// The validity of a certificate, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateValidity {
-    /// Its first second.
+    /// The first second of the validity.
     pub not_before_s: i64,
-    /// Its last second.
+    /// The last second of the validity.
     pub not_after_s: i64,
 }
 
@@ -148,7 +148,7 @@ pub struct RequestMatch {
     pub ports: Vec<u16>,
     /// Methods, case-sensitive.
     pub methods: Vec<Arc<str>>,
-    /// Hosts, in lower case and without port; `*.example.com` matches every host below.
+    /// Hosts, in lower case and without port; `*.example.com` stands for every host below `example.com`.
     pub hosts: Vec<Arc<str>>,
     /// Canonical paths, without query.
     pub paths: Vec<PathPermission>,
@@ -173,9 +173,9 @@ pub enum SegmentMatch {
 pub struct HeaderMatch {
     /// The name, in lower case.
     pub name: Arc<str>,
-    /// The values. An allow rule matches if each line has one of them, or is a list of them; a deny
-    /// or audit rule if any line, or any element of a list, is one of them. Empty means that the
-    /// header is present.
+    /// The values. An allow rule matches if each line has one of them, or is a list of them. A deny or audit rule
+    /// matches if any line, or any element of a list, is one of them. If there are none, the header must only be
+    /// present.
     pub values: Vec<Arc<str>>,
 }
 
@@ -207,10 +207,10 @@ pub struct Cidr {
 /// The text is not a [`Cidr`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
-    /// Not of the form `<address>/<length>`.
+    /// The text does not have the form `<address>/<length>`.
     #[error("{0:?} is not a block of addresses: use 10.0.0.0/8, fd00::/8 or a single address")]
     Form(String),
-    /// There are bits after the prefix.
+    /// There are bits after the prefix that are not zero.
     #[error("{0:?} has bits after the prefix: use {1}")]
     Bits(String, Cidr),
 }
@@ -224,7 +224,7 @@ impl Authorization {
             && self.unusable.is_none()
     }
 
-    /// Denies every client, because the policies cannot be applied.
+    /// Policies that deny every client, because the real policies cannot be applied.
     #[must_use]
     pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
         Self { unusable: Some(reason.into()), ..Self::default() }
@@ -269,7 +269,7 @@ impl SegmentMatch {
         Self::Prefix(text.strip_suffix('/').unwrap_or(text).into())
     }
 
-    /// Whether it matches the text.
+    /// Whether the condition matches the text.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         match self {
@@ -330,7 +330,7 @@ impl Cidr {
         self.length
     }
 
-    /// Whether an address, with IPv4 in its own form, belongs to the block.
+    /// Whether an address belongs to the block. An IPv4 address must not be in IPv4-mapped form.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let ((own, most), (given, other)) = (bits(self.address), bits(address));
@@ -338,7 +338,7 @@ impl Cidr {
     }
 }
 
-/// The address as a number, and its size in bits.
+/// The address as a number, and the number of its bits.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(ip) => (u32::from(ip).into(), 32),

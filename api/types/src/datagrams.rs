@@ -9,7 +9,7 @@ pub enum Datagrams {
     /// None: UDP bypasses the proxy.
     #[default]
     Off,
-    /// All but DNS.
+    /// All except DNS.
     Enabled,
     /// All.
     All,

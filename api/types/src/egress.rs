@@ -23,7 +23,7 @@ pub enum Egress {
 pub struct UnknownEgress(String);
 
 impl Egress {
-    /// The name used in YAML and in output.
+    /// The name in YAML and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -18,9 +18,9 @@ pub enum Resolution {
     /// The control plane has not answered yet.
     #[default]
     Pending,
-    /// The address is the VIP of a service.
+    /// The address is a virtual address of a service.
     Service(Arc<Service>),
-    /// The address is a workload's own.
+    /// The address belongs to a workload.
     Workload(Arc<Workload>),
     /// The mesh does not know the address.
     Unknown,
@@ -37,17 +37,17 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Which endpoints clients prefer.
     pub distribution: Distribution,
-    /// The routes that apply to the client that receives this value; requests follow them instead
-    /// of going to the service's own endpoints. Empty if no route is attached.
+    /// The routes that apply to the client which receives this value. Requests follow them instead of going to the
+    /// service's own endpoints. Empty if no route is attached.
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
-    /// What the receiving proxy enforces for the service as its waypoint, with the service's own ports; `None` for
-    /// every other proxy, which serves no client of the service.
+    /// The policy that the receiving proxy enforces for the service as its waypoint, with the service's own ports;
+    /// `None` for every other proxy, which serves no client of the service.
     pub waypoint: Option<Arc<ServerPolicy>>,
 }
 
-/// What a proxy subscribes to.
+/// A service or an address to which a proxy subscribes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// The service or workload at an address.
@@ -71,9 +71,9 @@ pub struct ServicePort {
     pub name: Arc<str>,
     /// The declared protocol.
     pub protocol: Protocol,
-    /// The endpoints that serve it; ready ones only.
+    /// The endpoints of the port, of which only ready ones are listed.
     pub endpoints: Arc<[Endpoint]>,
-    /// Its endpoints outside of the mesh, if it has any, and TLS origination.
+    /// The port's endpoints outside of the mesh, if it has any, and how TLS is originated with them.
     pub external: Option<Arc<ExternalEndpoints>>,
 }
 
@@ -106,7 +106,7 @@ pub struct Origination {
     pub hostname: Arc<str>,
     /// The authorities that may have issued the certificate.
     pub roots: Roots,
-    /// Alternative names: if there are any, the certificate must be for one of these.
+    /// Alternative names. If there are any, the certificate must be for one of them.
     pub names: Arc<[SubjectName]>,
 }
 
@@ -117,7 +117,7 @@ pub enum Roots {
     System,
     /// These authorities, in DER.
     Given(Arc<[Vec<u8>]>),
-    /// No usable authority, and the reason; no connection is made.
+    /// There is no usable authority, for this reason; no connection is made.
     Missing(Arc<str>),
 }
 
@@ -139,8 +139,8 @@ pub struct Endpoint {
     pub addresses: Vec<IpAddr>,
     /// The port on the workload.
     pub port: u16,
-    /// The identity that the client expects over mTLS; `None` means plaintext (unmeshed, or mTLS
-    /// disabled).
+    /// The identity that the client expects over mTLS; `None` means plaintext, because the endpoint has no proxy or
+    /// mTLS is disabled.
     pub identity: Option<Identity>,
     /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
     pub place: Topology,
@@ -156,11 +156,12 @@ pub enum WireForm {
     Leno,
     /// HBONE, as ztunnel uses it: an HTTP/2 CONNECT for each connection, on [`HBONE`](crate::ports::HBONE).
     Hbone,
-    /// The endpoint is a waypoint of the service: HBONE, with a CONNECT for an address and port of the service.
+    /// The endpoint is a waypoint of the service: over HBONE, clients send a CONNECT for an address and port of the
+    /// service.
     Waypoint,
 }
 
-/// Where an instance runs; a part is empty if unknown.
+/// Where an instance runs. A part is empty if it is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Topology {
     /// The zone (`topology.kubernetes.io/zone`).
@@ -196,10 +197,10 @@ pub struct Workload {
     pub wire: WireForm,
 }
 
-/// What a proxy enforces for its own workload.
+/// The policy that a proxy enforces for its own workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPolicy {
-    /// The workload that it is for.
+    /// The workload to which the policy applies.
     pub workload: InstanceName,
     /// Whether plaintext is accepted.
     pub mtls: MtlsMode,
@@ -209,14 +210,14 @@ pub struct ServerPolicy {
     pub ports: Vec<PortProtocol>,
     /// The workload's rate limits.
     pub limits: Arc<[RateLimit]>,
-    /// Whether it may connect to destinations that the mesh does not know.
+    /// Whether the workload may connect to destinations that the mesh does not know.
     pub egress: Egress,
-    /// The zone and node that it runs in.
+    /// The zone and the node in which the workload runs.
     pub place: Topology,
-    /// Whether it is terminating. It still serves new connections, but closes each connection after
-    /// its next response, so that clients move to other endpoints before it stops.
+    /// Whether the workload is terminating. It still serves new connections, but closes each connection after its next
+    /// response, so that clients move to other endpoints before it stops.
     pub ending: bool,
-    /// How far the removal of the mesh has gone.
+    /// The stage of the mesh's removal.
     pub removal: Removal,
     /// Which clients may connect, and what they may request.
     pub authorization: Arc<Authorization>,
@@ -268,8 +269,8 @@ impl Topology {
 }
 
 impl Endpoint {
-    /// The socket address to dial: of the same family as `like` if the endpoint has one, else of
-    /// the other.
+    /// The socket address to which a client connects. It is of the same family as `like`, if the endpoint has such an
+    /// address, and otherwise of the other family.
     #[must_use]
     pub fn address(&self, like: IpAddr) -> Option<SocketAddr> {
         let same_family = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();

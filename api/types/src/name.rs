@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest DNS label, in bytes (RFC 1035 section 2.3.4).
+/// The longest DNS label, in bytes (RFC 1035 section 2.3.4).
 const MAX_LABEL: usize = 63;
-/// Longest name of labels joined by dots, in bytes: the limit of Kubernetes for objects that are
-/// not DNS hosts themselves.
+/// The longest name that consists of labels joined by dots, in bytes. It is Kubernetes' limit for objects that are not
+/// DNS hosts themselves.
 const MAX_SUBDOMAIN: usize = 253;
 
 /// The name of a service, `<namespace>/<name>`.
@@ -31,7 +31,7 @@ pub struct InstanceName {
 /// Why a text is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Not a DNS label.
+    /// The text is not a DNS label.
     #[error("{text:?} is not a {what}: use 1 to 63 of a-z, 0-9 and '-', with no '-' at either end")]
     Label {
         /// What the text should name.
@@ -39,7 +39,7 @@ pub enum NameError {
         /// The text.
         text: String,
     },
-    /// Not labels joined by dots.
+    /// The text does not consist of labels joined by dots.
     #[error(
         "{text:?} is not a {what}: use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each part"
     )]
@@ -49,7 +49,7 @@ pub enum NameError {
         /// The text.
         text: String,
     },
-    /// Not of the form `<namespace>/<name>`.
+    /// The text does not have the form `<namespace>/<name>`.
     #[error("{0:?} is not of the form <namespace>/<name>")]
     Form(String),
 }

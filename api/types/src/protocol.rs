@@ -1,16 +1,16 @@
-//! How to handle the bytes of a port.
+//! The protocols of ports, which decide how bytes are handled.
 
 /// The protocol of a port, declared by `appProtocol` or left to detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Not declared: the first bytes of each connection decide.
+    /// Not declared, so the first bytes of each connection decide.
     #[default]
     Detect,
     /// HTTP/1.0 or HTTP/1.1.
     Http1,
-    /// HTTP/2 with prior knowledge, gRPC included.
+    /// HTTP/2 with prior knowledge, including gRPC.
     Http2,
-    /// Any other protocol: relayed as bytes.
+    /// Any other protocol, which is relayed as bytes.
     Opaque,
     /// UDP datagrams that proxies carry. TCP ports never have this protocol.
     Udp,

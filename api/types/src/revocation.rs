@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::Identity;
 
-/// Most identities whose certificates are revoked at a time. A mesh with more of them needs another root.
+/// For how many identities certificates may be revoked at a time. A mesh with more of them needs another root.
 pub const MAX_REVOKED: usize = 1_024;
 
 /// The revoked certificates: for each identity, those whose validity begins at a given time or earlier. Cheap to clone.
@@ -13,7 +13,8 @@ pub const MAX_REVOKED: usize = 1_024;
 pub struct Revocations(Arc<BTreeMap<Identity, i64>>);
 
 impl Revocations {
-    /// Revokes the certificates of each identity that begin at the time, in seconds of Unix time, or before.
+    /// Revokes certificates. For each identity, the certificates whose validity begins at the given time (in seconds of
+    /// Unix time) or earlier are revoked.
     #[must_use]
     pub fn new(last_not_before_s: impl IntoIterator<Item = (Identity, i64)>) -> Self {
         Self(Arc::new(last_not_before_s.into_iter().collect()))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ServiceName;
 
-/// One route, with the parts that concern one service.
+/// One route, with those of its parts that concern one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Its kind.
@@ -17,10 +17,10 @@ pub struct Route {
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each
-    /// other, the older one wins.
+    /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each other, the older route
+    /// wins.
     pub created: u64,
-    /// The ports of the service that it attaches to; empty means all.
+    /// The ports of the service to which the route is attached; none means all.
     pub ports: Vec<u16>,
     /// For [`RouteKind::Tls`]: the server names that it matches, in lower case. A name that begins
     /// with `*.` matches all names below.
@@ -29,7 +29,7 @@ pub struct Route {
     pub rules: Vec<RouteRule>,
 }
 
-/// The kind of a route, by what it matches.
+/// The kind of a route, which depends on what it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RouteKind {
     /// Connections that are relayed as bytes: `TCPRoute`.
@@ -48,17 +48,17 @@ pub enum RouteKind {
 pub struct RouteRule {
     /// Its name, if it has one.
     pub name: Option<Arc<str>>,
-    /// It applies to requests that match any of these; empty means all requests.
+    /// The rule applies to requests that match any of these. If there are none, it applies to all requests.
     pub matches: Vec<RouteMatch>,
-    /// Changes of these requests.
+    /// How these requests are changed.
     pub filters: Vec<Filter>,
-    /// The backends that they go to, by weight.
+    /// The backends to which these requests go, by weight.
     pub backends: Vec<RouteBackend>,
-    /// Their timeouts.
+    /// The timeouts of these requests.
     pub timeouts: RouteTimeouts,
-    /// When they are retried; `None` means as the policy sets it.
+    /// When these requests are retried; `None` means that the policy decides.
     pub retry: Option<RouteRetry>,
-    /// Keeps a client's requests on one endpoint.
+    /// How a client's requests are kept on one endpoint, if they are.
     pub session: Option<SessionAffinity>,
 }
 
@@ -78,9 +78,9 @@ pub struct RouteMatch {
 /// A condition on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
-    /// Compared byte by byte.
+    /// The path is compared byte by byte.
     Exact(Arc<str>),
-    /// Compared by path elements, from the left.
+    /// The path is compared by its elements, from the left.
     Prefix(Arc<str>),
     /// A regular expression that matches the whole path.
     Regex(Arc<str>),
@@ -96,7 +96,7 @@ pub enum PathMatch {
 /// A condition on a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextMatch {
-    /// Compared byte by byte.
+    /// The text is compared byte by byte.
     Exact(Arc<str>),
     /// A regular expression that matches the whole text.
     Regex(Arc<str>),
@@ -105,7 +105,7 @@ pub enum TextMatch {
 /// A condition on a header or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMatch {
-    /// The name; header names in any case.
+    /// The name. The name of a header may be in upper or lower case.
     pub name: Arc<str>,
     /// The value.
     pub value: TextMatch,

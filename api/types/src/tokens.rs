@@ -1,16 +1,16 @@
-//! Who issues the tokens of users, and by which keys they are verified (RFC 7519, RFC 7517).
+//! The issuers of users' tokens, and the keys with which tokens are verified (RFC 7519, RFC 7517).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An issuer of tokens, as a policy accepts it.
+/// An issuer of tokens that a policy accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIssuer {
     /// The claim `iss`.
     pub issuer: Arc<str>,
     /// The claim `aud` must contain one of these.
     pub audiences: Vec<Arc<str>>,
-    /// Its keys.
+    /// The issuer's keys.
     pub keys: Vec<TokenKey>,
     /// The header of requests that carries the token after `Bearer `, in lower case.
     pub header: Arc<str>,
@@ -34,7 +34,7 @@ pub struct ClaimHeader {
 pub struct TokenKey {
     /// The header `kid` of tokens. A key without an identifier verifies tokens with any `kid` and without one.
     pub id: Option<Arc<str>>,
-    /// The only algorithm that the key is for.
+    /// The only algorithm for which the key may be used.
     pub algorithm: TokenAlgorithm,
     /// `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of Ed25519.
     pub public: Arc<[u8]>,

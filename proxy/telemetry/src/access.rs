@@ -30,7 +30,7 @@ pub use log::Log;
 pub use records::{MAX_RECORDS, Records};
 pub use settings::{AccessSettings, AccessSettingsError, Form, Layout};
 
-/// Longest text of a field. The rest is cut off.
+/// The longest text of a field, in bytes. The rest is cut off.
 pub(crate) const MAX_FIELD_BYTES: usize = 1024;
 
 /// Where the lines or records of a worker go.
@@ -55,7 +55,7 @@ pub struct Record<'a> {
     pub edge: &'a EdgeLabels,
     /// The request's method, or `TCP` for an opaque connection.
     pub method: &'a str,
-    /// The protocol of the request, for example `HTTP/2`. For an opaque connection `TLS`, if it
+    /// The protocol of the request, for example `HTTP/2`. For an opaque connection it is `TLS` if the connection
     /// carries TLS.
     pub protocol: Option<&'a str>,
     /// The request's target, or the original destination.
@@ -66,13 +66,13 @@ pub struct Record<'a> {
     pub grpc_status: Option<u8>,
     /// The host in the ClientHello of a TLS connection.
     pub server_name: Option<&'a str>,
-    /// Bytes from the client and from the server.
+    /// The numbers of bytes from the client and from the server.
     pub bytes: (u64, u64),
-    /// From the head of the request to the end of the response.
+    /// The time from the head of the request to the end of the response.
     pub duration: Duration,
     /// Why the mesh failed the request or connection. `None` if it did not.
     pub error: Option<&'a str>,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     pub trace: Option<TraceIds>,
     /// More details of the request, if the layout names them.
     pub observed: Option<&'a TappedRequest>,

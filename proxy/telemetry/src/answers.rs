@@ -1,14 +1,13 @@
-//! How requests were answered: by status, by `grpc-status`, and by cause where the mesh itself failed them.
+//! Counts how requests were answered: by status, by `grpc-status`, and by cause if the mesh itself failed them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Statuses that are counted separately. Further statuses count as 0. HTTP defines about 60.
+/// How many statuses are counted separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
-/// gRPC statuses that are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines 17.
+/// How many gRPC statuses are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines 17.
 const MAX_GRPC_STATUSES: usize = 17;
-/// Causes that are counted separately. Causes are constants of the code, so this is never
-/// reached.
+/// How many causes are counted separately. Causes are constants of the code, so this number is never reached.
 const MAX_CAUSES: usize = 64;
 
 /// The counts of an edge or a route on one worker.
@@ -73,7 +72,7 @@ fn add<K: Copy + Ord>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
     }
 }
 
-/// Searches the list for the entry, since an edge has only a handful of statuses.
+/// Adds one to an entry. The list is searched, because an edge has only a few statuses.
 fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
     let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
         key

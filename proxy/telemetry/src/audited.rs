@@ -8,13 +8,13 @@ use std::net::IpAddr;
 /// limited: with [`MAX_PATH_BYTES`] they take half a megabyte at most.
 pub const MAX_AUDITED: usize = 512;
 
-/// The longest path that is kept.
+/// The longest path that is kept, in bytes.
 pub const MAX_PATH_BYTES: usize = 512;
 
-/// The longest method, and the longest host.
+/// The longest method, and the longest host, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// A request that an audit policy has matched, or a connection of bytes.
+/// A request that an audit policy has matched, or a connection that is relayed as bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AuditedRequest {
     /// `<namespace>/<name>` of the policy.
@@ -25,7 +25,7 @@ pub struct AuditedRequest {
     pub address: Option<IpAddr>,
     /// The workload's port.
     pub port: u16,
-    /// Empty for a connection of bytes, as are host and path.
+    /// The method. For a connection that is relayed as bytes, method, host and path are empty.
     pub method: Box<str>,
     /// The authority, as sent.
     pub host: Box<str>,

@@ -13,7 +13,7 @@ use crate::answers::Answers;
 use crate::exemplar::{Exemplar, Exemplars};
 use crate::native::NativeHistogram;
 
-/// The direction of the traffic, seen from the counting proxy's workload.
+/// The direction of the traffic, seen from the workload of the proxy that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// Counted by the server's proxy.
@@ -48,7 +48,7 @@ pub struct EdgeLabels {
     pub server: Arc<str>,
     /// The server's namespace.
     pub server_namespace: Arc<str>,
-    /// The service through which the client called, outbound only.
+    /// The service through which the client called; only if the client's proxy counts.
     pub service: Arc<str>,
     /// Whether the connection between the proxies is mTLS.
     pub mtls: bool,
@@ -109,7 +109,7 @@ impl<T: Logged> Logged for Rc<T> {
 pub struct Edge {
     pub(crate) labels: EdgeLabels,
     pub(crate) answers: Answers,
-    /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
+    /// Statuses by class, gRPC statuses and durations. They are in memory that the aggregator of flows can read, too.
     pub(crate) row: Row,
     /// The durations in the buckets of native histograms.
     pub(crate) native: NativeHistogram,
@@ -150,7 +150,7 @@ impl Edge {
         &self.labels
     }
 
-    /// Counts a request. The server or the mesh answered it with `status` after `duration`.
+    /// Counts a request that the server or the mesh answered with `status` after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
         self.answers.status(status);
         self.row.request(status, duration);
@@ -188,13 +188,13 @@ impl Edge {
         add(&self.tcp_closed, 1);
     }
 
-    /// Counts bytes from the client and bytes to the client.
+    /// Counts bytes: `read` from the client, `written` to the client.
     pub fn bytes(&self, read: u64, written: u64) {
         add(&self.read_bytes, read);
         add(&self.written_bytes, written);
     }
 
-    /// Counts bytes of a relay, from the client or to it.
+    /// Counts bytes of a relay, which came from the client or went to it.
     pub fn moved(&self, from_client: bool, count: u64) {
         add(if from_client { &self.read_bytes } else { &self.written_bytes }, count);
     }
@@ -215,7 +215,7 @@ impl Edge {
         self.ejected.set(Some(reason));
     }
 
-    /// Whether an opaque connection is open on this edge. Requests in flight are unknown here.
+    /// Whether an opaque connection is open on this edge. Requests in flight are not known here.
     pub(crate) fn is_open(&self) -> bool {
         self.tcp_opened.get() > self.tcp_closed.get()
     }

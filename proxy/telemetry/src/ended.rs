@@ -25,7 +25,7 @@ impl EndedCounts {
             let server = workload_of(&labels.server).into();
             let sum = forgotten.entry(EdgeLabels { server, ..labels }).or_default();
             sum.add(&counts);
-            // These describe a single edge, so they have no sum.
+            // These values belong to a single edge, so they have no sum.
             sum.exemplars.clear();
             sum.native = Default::default();
         }
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// The counts of a worker that has served one connection of each client.
+    /// The counts of a worker that has served one connection of each of these clients.
     fn served(clients: impl IntoIterator<Item = String>) -> Snapshot {
         let registry = Registry::new();
         for client in clients {

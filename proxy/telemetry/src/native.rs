@@ -7,7 +7,7 @@
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
-/// Bounds are `2^(index / 2^SCHEMA)` seconds.
+/// The bound between two buckets is `2^(index / 2^SCHEMA)` seconds.
 pub const SCHEMA: i32 = 2;
 /// Durations up to this one, in seconds, all count in one bucket: 2^-15, 31 microseconds.
 pub const ZERO_THRESHOLD_S: f64 = 1.0 / 32_768.0;
@@ -44,13 +44,13 @@ impl NativeHistogram {
 }
 
 impl NativeCounts {
-    /// Durations below the threshold.
+    /// The number of durations below the threshold.
     #[must_use]
     pub fn zero(&self) -> u64 {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// Durations in each bucket above the threshold, from [`FIRST_INDEX`] on.
+    /// The number of durations in each bucket above the threshold, from [`FIRST_INDEX`] on.
     #[must_use]
     pub fn buckets(&self) -> &[u64] {
         self.0.get(1..).unwrap_or_default()
@@ -69,11 +69,11 @@ impl NativeCounts {
 
 /// The cell of a duration: that of the smallest bound that is not below the duration. Each exponent has four bounds.
 fn cell_of(duration: Duration) -> usize {
-    /// Bits of a float's mantissa.
+    /// The number of bits in a float's mantissa.
     const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
-    /// The exponent of numbers from 1 to 2.
+    /// The exponent in the representation of numbers from 1 to 2.
     const BIAS: u64 = 1023;
-    /// The bounds between a power of two and the next.
+    /// The bounds from a power of two to the next, relative to the power.
     const BOUNDS: [f64; 4] =
         [1.0, 1.189_207_115_002_721, std::f64::consts::SQRT_2, 1.681_792_830_507_429];
     let seconds = duration.as_secs_f64();
@@ -83,7 +83,7 @@ fn cell_of(duration: Duration) -> usize {
     let bits = seconds.to_bits();
     let mantissa = f64::from_bits(bits & ((1 << MANTISSA) - 1) | BIAS << MANTISSA);
     let below = BOUNDS.iter().filter(|bound| mantissa > **bound).count();
-    // The exponent is at least that of the threshold, -15, since the number is above it.
+    // The number is above the threshold, so its exponent is at least that of the threshold, -15.
     let octave = (bits >> MANTISSA).saturating_sub(BIAS - 15);
     let octave = usize::try_from(octave).unwrap_or(usize::MAX);
     octave.saturating_mul(4).saturating_add(below).min(BUCKETS)

@@ -1,4 +1,4 @@
-//! A request while it is in progress and a tap is open, or it may have a span.
+//! A request in progress, while a tap is open or if the request may have a span.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,9 +16,10 @@ use crate::tap::{
     Carried, MASK, MAX_COPIED, Mark, RoomForBodies, Tap, Taps, Wanted, is_secret, masked_target,
 };
 
-/// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
+/// How many bytes of headers one event may have. With its target and decisions an event has a few KB, and a full queue
+/// 2 MB.
 const MAX_HEADER_BYTES: usize = 2048;
-/// Most decisions of one event: those of a request with the most retries.
+/// How many decisions one event may have: as many as a request with the most retries.
 const MAX_DECISIONS: usize = 32;
 
 /// The details of a request that a tap or a span shows, as far as they are known.
@@ -37,7 +38,7 @@ pub(crate) struct Observed {
     route: Option<Box<str>>,
     retries: Cell<u32>,
     carried: Carried,
-    /// `None` unless an open tap wants bodies of this request.
+    /// The copies of the bodies; `None` unless an open tap wants bodies of this request.
     copies: Option<(BodyCopies, RoomForBodies)>,
     /// `None` unless an open tap wants the decisions on this request.
     decisions: Option<RefCell<Vec<(Instant, String)>>>,
@@ -247,7 +248,7 @@ impl Observed {
     }
 }
 
-/// Headers without secrets, up to a bound.
+/// Headers without secrets, up to a limit of bytes.
 fn shown<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Vec<(Box<str>, Box<str>)> {
     let mut left = MAX_HEADER_BYTES;
     let mut shown = Vec::new();
@@ -267,7 +268,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The path of a target: of `http://host/a?b` it is `/a`.
+/// The path of a target. For `http://host/a?b` it is `/a`.
 pub(crate) fn path(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
     let target = target.get(..end).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A bounded queue between the requests of a worker and a task of the same thread that exports them.
+//! A queue of limited length between the requests of a worker and a task of the same thread that exports them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use leno_tap::{AccessRecord, TraceSpan};
 /// Most bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a request.
 const MAX_BYTES: usize = 4 << 20;
 
-/// An item whose memory is bounded.
+/// An item whose memory can be estimated.
 pub trait Weigh {
     /// The approximate number of bytes that the item takes, in memory and in a message.
     fn bytes(&self) -> usize;
@@ -34,7 +34,7 @@ pub struct Queue<T> {
     items: RefCell<VecDeque<T>>,
     bytes: Cell<usize>,
     most: usize,
-    /// The exporter, and how many items it waits for.
+    /// The waker of the exporter, and for how many items it waits.
     waiting: RefCell<Option<(usize, Waker)>>,
 }
 
@@ -45,13 +45,13 @@ impl<T> fmt::Debug for Queue<T> {
 }
 
 impl<T: Weigh> Queue<T> {
-    /// A queue of this many items at most.
+    /// A queue of at most this many items.
     pub(crate) fn new(most: usize) -> Self {
         let (items, bytes) = (RefCell::default(), Cell::new(0));
         Self { items, bytes, most, waiting: RefCell::default() }
     }
 
-    /// Appends an item. `false`: the queue is full, and the item is dropped.
+    /// Appends an item. `false` means that the queue is full and the item was dropped.
     #[must_use]
     pub(crate) fn push(&self, item: T) -> bool {
         let mut items = self.items.borrow_mut();

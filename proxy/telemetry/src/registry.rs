@@ -21,30 +21,29 @@ use crate::snapshot::Snapshot;
 use crate::tap::{Arriving, Beyond, Mark, OpenTaps, Taps};
 use crate::trace::{Ended, Trace, TraceParent, Traces};
 
-/// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
-/// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
+/// How many edges a worker counts separately. An edge has about 40 series and 500 bytes, so these are at most some
+/// 10,000 series and a page of 2 MB. A workload calls tens of others.
 pub const MAX_EDGES: usize = 256;
-/// How long an unused edge is shown: one without a handle and without open connections. Its counts
-/// are kept until the room is needed for another edge, so that they continue if the edge is used
-/// again.
+/// How long an edge is shown after its last use. An edge is unused if it has no handle and no open connections. Its
+/// counts are kept until another edge needs the room, so that they continue if the edge is used again.
 pub const EDGE_IDLE: Duration = Duration::from_secs(600);
 
-/// Most server names of TLS connections that a worker counts separately. Clients choose the names,
-/// so they must not fill the page. A workload calls tens of hosts.
+/// How many server names of TLS connections a worker counts separately. Clients choose the names, so they must not fill
+/// the page. A workload calls tens of hosts.
 pub const MAX_TLS_NAMES: usize = 64;
 
-/// Most policies that a worker counts separately, with those that are no longer there. A workload
-/// has tens of them.
+/// For how many policies a worker counts separately, including policies that no longer exist. A workload has tens of
+/// policies.
 pub const MAX_AUTHORIZATION_POLICIES: usize = 256;
 
-/// Counts of authorization by decision and policy.
+/// Counts of authorization, by decision and policy.
 pub(crate) type Decisions = BTreeMap<(&'static str, Box<str>), Rc<Cell<u64>>>;
 
-/// Names for TLS connections without a server name, and for those beyond the limit.
+/// The names for TLS connections without a server name, and for those beyond the limit.
 const NO_NAME: &str = "";
 const OTHER_NAME: &str = "other";
 
-/// A request that has begun, with everything needed to count and log its end.
+/// A request that has begun, with all values that are needed to count and log its end.
 #[derive(Debug)]
 pub struct Begun {
     at: Instant,
@@ -55,10 +54,10 @@ pub struct Begun {
     observed: Option<Box<Observed>>,
     /// Taps that match the request but have used up their rate.
     beyond: Beyond,
-    /// `None` unless the request takes part in a trace.
+    /// The trace; `None` unless the request takes part in one.
     trace: Option<Trace>,
     traces: Option<Rc<Traces>>,
-    /// The rule of a route that it follows.
+    /// The rule of a route that the request follows.
     route: Option<Rc<RouteCounter>>,
 }
 
@@ -136,7 +135,7 @@ impl Begun {
     }
 }
 
-/// Where a request came from.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// From the workload.
@@ -149,18 +148,18 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// From a client whose proxy has not marked it.
+    /// From a client whose proxy has not marked the request.
     pub const INBOUND: Self = Self::Inbound { mark: None };
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// The status that the client received. 499 if the client left before there was one.
+    /// The status that the client received; 499 if the client left before there was a status.
     pub status: u16,
-    /// The `grpc-status` that the client received, if this was a gRPC call with one.
+    /// The `grpc-status` that the client received, if this was a gRPC call that has one.
     pub grpc_status: Option<u8>,
-    /// Bytes from and to the client, including heads.
+    /// The numbers of bytes from and to the client, including heads.
     pub bytes: (u64, u64),
     /// Why the mesh failed the request. `None` if it did not.
     pub error: Option<&'static str>,
@@ -175,13 +174,13 @@ pub struct Outcome {
 pub struct Relay<'a> {
     /// The address that the client dialled.
     pub target: SocketAddr,
-    /// Whether the client began with a ClientHello of its own.
+    /// Whether the client began with its own ClientHello.
     pub tls: bool,
     /// The host in that ClientHello.
     pub server_name: Option<&'a str>,
-    /// Bytes from and to the client.
+    /// The numbers of bytes from and to the client.
     pub bytes: (u64, u64),
-    /// From the first relayed byte to the end.
+    /// The time from the first relayed byte to the end.
     pub duration: Duration,
     /// Why the mesh failed the connection. `None` if it did not.
     pub error: Option<&'static str>,
@@ -196,7 +195,7 @@ impl Relay<'_> {
     }
 }
 
-/// All counts of one worker. Shared within its thread by `Rc`.
+/// All counts of one worker. The worker's thread shares it through `Rc`.
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
@@ -363,8 +362,8 @@ impl Registry {
         self.log(log, &record);
     }
 
-    /// Counts and logs a request that could not be parsed and was answered for `cause`. The log
-    /// shows no method, target or version, since the parsed parts may not be what the client meant.
+    /// Counts and logs a request that could not be parsed and was answered because of `cause`. The log has no method,
+    /// target or version, because the parsed parts may not be what the client meant.
     pub fn unreadable(&self, counted: &impl Logged, status: u16, cause: &'static str) {
         let edge = counted.edge();
         edge.error(cause);
@@ -397,7 +396,7 @@ impl Registry {
         }
     }
 
-    /// Counts a TLS connection of a client by its server name, if it has one.
+    /// Counts a TLS connection of a client by its server name, if it has a name.
     pub fn tls_name(&self, direction: Direction, name: Option<&str>) {
         let mut names = self.tls_names.borrow_mut();
         let name = name.unwrap_or(NO_NAME);
@@ -507,8 +506,8 @@ impl Registry {
     }
 }
 
-/// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of
-/// use is updated here, so that the request path need not do it.
+/// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of the last use is
+/// updated here, so that requests need not do it.
 fn is_live(edge: &Rc<Edge>, now: Instant) -> bool {
     if Rc::strong_count(edge) > 1 || edge.is_open() {
         edge.used_at.set(now);

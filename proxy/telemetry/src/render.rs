@@ -27,8 +27,7 @@ const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 pub struct Measured {
     /// The kind of metric.
     pub kind: Kind,
-    /// The metric's name; for a counter without the suffix `_total`. Values of one metric must be
-    /// adjacent.
+    /// The metric's name; for a counter without the suffix `_total`. All values of a metric must be adjacent.
     pub name: &'static str,
     /// The labels, as between the braces of the text format. Empty if there are none.
     pub labels: Cow<'static, str>,
@@ -132,7 +131,7 @@ pub fn render_compatible(
     page.text
 }
 
-/// The native buckets of the histograms of a page.
+/// The native buckets of all histograms on a page.
 #[derive(Debug)]
 pub struct NativeHistograms<'a>(HashMap<String, &'a NativeCounts>);
 
@@ -288,7 +287,7 @@ struct Page {
 }
 
 impl Page {
-    /// Begins a counter. OpenMetrics names the family without the suffix of its samples.
+    /// Begins a counter. In OpenMetrics, the family's name does not have the suffix that its samples have.
     fn counter(&mut self, name: &str, help: &str) {
         if self.open {
             self.family(name, "counter", help);
@@ -336,13 +335,13 @@ impl Page {
     }
 }
 
-/// The labels between the braces.
+/// The labels as text, to be written between the braces.
 struct Labels<'a>(&'a EdgeLabels);
 
 /// The labels of a rule of a route, between the braces.
 struct OfRoute<'a>(&'a RouteLabels);
 
-/// The value of a label, escaped. Names and identities contain nothing to escape, but a single
+/// The escaped value of a label. Names and identities contain no characters that must be escaped, but a single
 /// unescaped one would make the whole page unreadable.
 struct Value<'a>(&'a str);
 

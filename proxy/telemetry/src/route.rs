@@ -1,4 +1,4 @@
-//! One rule of a route, and the requests that followed it.
+//! One rule of a route, and the requests that have followed it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::registry::{Outcome, Registry};
 /// series; a workload calls tens of services with a few rules each.
 pub const MAX_ROUTES: usize = 128;
 
-/// A service, and a rule of a route that is attached to it.
+/// A service, and a rule of a route that is attached to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteLabels {
     /// The service that the client called.
@@ -25,7 +25,7 @@ pub struct RouteLabels {
     pub service_namespace: Arc<str>,
     /// The kind, the namespace and the name of the route: `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: Box<str>,
-    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    /// The name of the rule, or its position in the route. Empty for requests that match no rule.
     pub rule: Box<str>,
 }
 
@@ -37,7 +37,7 @@ pub struct CountedRule {
     counter: OnceCell<Rc<RouteCounter>>,
 }
 
-/// The requests that followed one rule, on one worker of the client's proxy.
+/// Counts the requests that have followed one rule, on one worker of the client's proxy.
 #[derive(Debug, Default)]
 pub struct RouteCounter {
     answers: Answers,
@@ -73,7 +73,7 @@ impl CountedRule {
         Self { labels, counter: OnceCell::new() }
     }
 
-    /// Its counter, which is looked up for the first request.
+    /// The counter of the rule. It is looked up for the first request.
     pub fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
         self.counter.get_or_init(|| registry.route(&self.labels))
     }

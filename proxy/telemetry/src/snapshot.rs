@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
-    /// By decision and policy.
+    /// Counts of authorization, by decision and policy.
     pub(crate) authorization: BTreeMap<(&'static str, Box<str>), u64>,
     pub(crate) audited: AuditedRequests,
 }
@@ -36,7 +36,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
     pub(crate) native: NativeCounts,
-    /// By the bucket of durations.
+    /// Requests with a span, by the bucket of their duration.
     pub(crate) exemplars: BTreeMap<usize, Exemplar>,
     pub(crate) tcp_opened: u64,
     pub(crate) tcp_closed: u64,
@@ -44,7 +44,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) written_bytes: u64,
     pub(crate) connect_failures: u64,
     pub(crate) retries: u64,
-    /// Workers that eject the server now, by reason.
+    /// The number of workers that eject the server now, by reason.
     pub(crate) ejected: BTreeMap<&'static str, u64>,
     /// Whether any worker has used the edge recently.
     pub(crate) live: bool,
@@ -90,7 +90,7 @@ impl Snapshot {
         self.audited.iter()
     }
 
-    /// How many such requests were not kept.
+    /// How many audited requests were not kept.
     #[must_use]
     pub fn audited_not_kept(&self) -> u64 {
         self.counter(Counter::AuditedNotKept)
@@ -102,9 +102,8 @@ impl Snapshot {
         Self { abuses: abuses.into_iter().collect(), ..self }
     }
 
-    /// The edges to show: those that any worker has used recently. Hiding only the counts of
-    /// workers that no longer use an edge would lower the sum, and Prometheus would take that for a
-    /// restart of the counter.
+    /// The edges to show: those that any worker has used recently. If only the counts of workers that no longer use an
+    /// edge were hidden, the sum would decrease, and Prometheus would believe that the counter was restarted.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&EdgeLabels, &EdgeCounts)> {
         self.edges.iter().filter(|(_, counts)| counts.live)
     }

@@ -27,13 +27,13 @@ pub(crate) use open::{Arriving, Beyond, OpenTaps, Wanted};
 pub(crate) use secrets::masked_target;
 pub use secrets::{MASK, is_secret};
 
-/// Most taps of a proxy: a few operators at once.
+/// How many taps a proxy may have: enough for a few operators at once.
 pub const MAX_TAPS: usize = 4;
-/// Events that wait for the next poll of a tap: half a second at the highest rate.
+/// How many events wait for the next poll of a tap: those of half a second at the highest rate.
 pub const MAX_QUEUED: usize = 256;
 /// The highest rate of a tap, in requests per second and proxy.
 pub const MAX_RATE: u32 = 500;
-/// Most requests of a proxy whose bodies are copied at a time: they occupy up to 512 KiB.
+/// For how many requests of a proxy bodies are copied at a time. They occupy up to 512 KiB.
 pub const MAX_COPIED: usize = 64;
 /// The lowest bit of the version, which is set while a tap is open.
 const IS_ON: u64 = 1;
@@ -56,7 +56,7 @@ struct Shared {
     is_watched: AtomicBool,
     /// The events of all taps, including closed ones.
     counts: Counts,
-    /// Requests whose bodies are copied now.
+    /// The number of requests whose bodies are being copied.
     copied: AtomicUsize,
     /// Requests whose bodies were not copied, because those of [`MAX_COPIED`] others were being copied.
     not_copied: AtomicU64,
@@ -131,7 +131,7 @@ impl Taps {
         self.0.version.load(Ordering::Relaxed)
     }
 
-    /// Whether a tap of this name is open.
+    /// Whether a tap with this name is open.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.read().iter().any(|tap| &*tap.name == name)

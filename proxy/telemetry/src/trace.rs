@@ -24,7 +24,7 @@ mod settings;
 use context::{Forms, Lines, Parent};
 pub use settings::{Sampling, TraceProtocol, TraceSettings, TraceSettingsError};
 
-/// Spans of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
+/// How many spans of a worker may wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
 pub const MAX_SPANS: usize = 2048;
 /// Most spans per second that a worker keeps of traces that are not sampled. Otherwise an outage, in which all requests
 /// fail, would overload the collector.
@@ -67,7 +67,7 @@ pub(crate) struct Trace {
     forms: Forms,
 }
 
-/// The `traceparent` that the next hop gets.
+/// The value of `traceparent` for the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent([u8; 55]);
 
@@ -191,7 +191,7 @@ impl Traces {
         is_within
     }
 
-    /// 64 random bits that are not all zero (xoroshiro128+).
+    /// 64 random bits (xoroshiro128+) that are not all zero.
     fn random(&self) -> u64 {
         let [a, b] = self.random.get();
         let result = a.wrapping_add(b);

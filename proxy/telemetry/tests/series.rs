@@ -30,7 +30,7 @@ fn edge(client: usize) -> EdgeLabels {
     }
 }
 
-/// The sum of the samples of a family.
+/// The sum of all samples of a metric.
 fn sum(page: &str, family: &str) -> u64 {
     let samples = page.lines().filter(|line| line.starts_with(family));
     samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()

@@ -13,7 +13,7 @@ use leno_types::tokens::ClaimMatch;
 use super::paths::PathTable;
 use super::{AuthorizationTable, CompiledPolicy, Entry, PolicyIndex, RequestConditions};
 
-/// The distinct values of one kind, each with its position.
+/// The distinct values of one kind, and the position of each.
 struct Interned<T>(HashMap<T, u32>, Vec<T>);
 
 impl<T: Clone + Eq + Hash> Interned<T> {

@@ -42,7 +42,7 @@ pub struct ConnectionRules {
     until_s: Option<i64>,
 }
 
-/// For each of the table's values of `from`, whether a client matches it.
+/// For each value of `from` in the table, whether a client matches it.
 pub(super) struct MatchingClients {
     certain: Vec<bool>,
     /// The same for deny and external rules; set if addresses of the client, or the validity of its certificate, are
@@ -93,7 +93,7 @@ impl ConnectionRules {
 }
 
 impl AuthorizationTable {
-    /// Evaluates everything that does not depend on requests.
+    /// Evaluates the parts of the policies that do not depend on requests.
     #[must_use]
     pub fn connection(&self, client: &ConnectionView<'_>) -> ConnectionRules {
         let clients = self.matching_clients(client);
@@ -145,7 +145,7 @@ impl AuthorizationTable {
         conditions.map(|(_, at)| at).collect()
     }
 
-    /// Which values of `from` the client matches.
+    /// Which of the table's values of `from` the client matches.
     pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> MatchingClients {
         let id = client.identity.map(ToString::to_string);
         // A client with an identity has a certificate. If it is missing here, the proxy does not know the certificate's
@@ -180,7 +180,7 @@ impl AuthorizationTable {
                 .any(|entry| entry.is_for(client.port) && entry.clients.is_some_and(reads))
     }
 
-    /// Whether, and until when, the rules depend on the client's certificate.
+    /// Determines whether the rules depend on the client's certificate, and until when their result is valid.
     fn certificates(&self, client: &ConnectionView<'_>, rules: &mut ConnectionRules) {
         let Some(shown) = client.certificate else { return };
         let sets = self.entries.iter().filter(|entry| entry.is_for(client.port));
@@ -243,7 +243,7 @@ fn has_other_family(blocks: &[IpBlock], client: &ConnectionView<'_>) -> bool {
     blocks.iter().any(|block| block.cidr.address().is_ipv4() != client.address.is_ipv4())
 }
 
-/// Whether a client fulfils a condition. `id`: its identity as text.
+/// Whether a client fulfils a condition. `id` is the client's identity as text.
 fn matches(
     condition: &ClientMatch,
     (client, id): (&ConnectionView<'_>, Option<&str>),

@@ -1,4 +1,4 @@
-//! The decision on one request, or on one connection that is relayed as bytes.
+//! The decision about one request, or about one connection that is relayed as bytes.
 #![expect(clippy::indexing_slicing, reason = "there are two kinds of answers")]
 
 use leno_types::authorization::Action;
@@ -11,7 +11,8 @@ use super::{
     Entry, PolicyIndex, ServerNameView, host,
 };
 
-/// How many conditions on headers are evaluated once per request; further ones each time.
+/// For how many conditions on headers the result is remembered during a request; further conditions are evaluated each
+/// time.
 const REMEMBERED: u32 = 64;
 
 /// The audit and external policies that match a request; few do.
@@ -21,7 +22,7 @@ type Audited = SmallVec<[PolicyIndex; 4]>;
 struct Facts<'t, 'r, R> {
     table: &'t AuthorizationTable,
     request: &'r R,
-    /// Positions of conditions on headers that clients cannot set.
+    /// The positions of conditions on headers that clients cannot set.
     owned: &'t [u32],
     path: Option<&'r [u8]>,
     host: &'r str,
@@ -36,8 +37,8 @@ struct Facts<'t, 'r, R> {
 }
 
 impl AuthorizationTable {
-    /// Decides on a request. `noted` is called with each audit policy that matches it, and with each external
-    /// one, whose authorizer decides on it if it is permitted.
+    /// Decides about a request. `noted` is called with each audit policy that matches it. It is also called with each
+    /// external policy that matches it, whose authorizer decides if the request is permitted.
     pub fn decide<R: AuthorizationRequest>(
         &self,
         rules: &ConnectionRules,
@@ -271,7 +272,7 @@ pub(super) fn fulfils<R: AuthorizationRequest>(
     Facts::new(table, rules, request, path).fulfil(entry)
 }
 
-/// Whether a path is `/service/method`.
+/// Whether a path has the form `/service/method` and names this method.
 fn is_call_of(path: &[u8], method: &str) -> bool {
     let mut segments = path.split(|byte| *byte == b'/');
     segments.next() == Some(b"")

@@ -17,7 +17,7 @@ pub(super) fn compare(condition: &str, host: &str) -> Ordering {
     condition.bytes().cmp(host)
 }
 
-/// Whether a host ends in `.example.com`, ignoring case, and has more before it.
+/// Whether a host ends in an ending such as `.example.com`, ignoring case, and has something before it.
 pub(super) fn ends_with(host: &str, ending: &str) -> bool {
     let Some(at) = host.len().checked_sub(ending.len()).filter(|at| *at > 0) else {
         return false;

@@ -15,7 +15,7 @@ pub(super) type Decoded = SmallVec<[u8; 256]>;
 pub enum AmbiguousPath {
     /// The path does not begin with a slash.
     NoSlash,
-    /// `%` without two hexadecimal digits.
+    /// There is a `%` without two hexadecimal digits.
     Escape,
     /// `%2F`: some servers decode it to a slash.
     EncodedSlash,
@@ -23,7 +23,7 @@ pub enum AmbiguousPath {
     DoubleEncoding,
     /// `\` or `%5C`: a slash for some servers.
     Backslash,
-    /// A segment `.` or `..`.
+    /// A segment is `.` or `..`.
     DotSegment,
     /// `//`: a single slash for some servers.
     EmptySegment,
@@ -35,9 +35,9 @@ pub enum AmbiguousPath {
     EncodedQuery,
     /// White space, such as `%20`: the end of the path for some servers; others remove it.
     Space,
-    /// A control character.
+    /// There is a control character.
     Control,
-    /// Bytes that are not UTF-8, such as overlong forms of a slash.
+    /// There are bytes that are not UTF-8, such as an overlong form of a slash.
     Encoding,
 }
 
@@ -247,7 +247,7 @@ fn check_characters(path: &[u8]) -> Result<(), AmbiguousPath> {
     Ok(())
 }
 
-/// Checks a segment of this length; `dots`: it has only dots.
+/// Checks a segment of this length at its end. `dots` says that it consists of dots.
 fn ends(length: usize, dots: bool, reading: PathReading) -> Result<(), AmbiguousPath> {
     let is_dots = dots && (1..=2).contains(&length);
     if is_dots && !reading.resolves_dots { Err(AmbiguousPath::DotSegment) } else { Ok(()) }

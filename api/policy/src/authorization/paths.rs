@@ -27,7 +27,7 @@ struct PathRow {
     below: Vec<u32>,
 }
 
-/// A text that sorts by segments.
+/// A text that is compared segment by segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BySegments(Arc<str>);
 
@@ -72,8 +72,8 @@ impl PathTable {
         Self { rows }
     }
 
-    /// Calls `see` with the entries that require this path or one above it. `*`, which stands for the
-    /// whole server, is below `/` as well.
+    /// Calls `see` with the entries that require this path or a path above it. The path `*`, which stands for the whole
+    /// server, is also below `/`.
     pub(super) fn each(&self, path: &[u8], mut see: impl FnMut(u32)) {
         if path == b"*"
             && let Some(root) = self.rows.first().filter(|row| row.text.is_empty())

@@ -97,7 +97,7 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) authority: &'static str,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
-    /// The claims of a valid token.
+    /// The claims of the request's token, if it has a valid token.
     pub(crate) claims: Option<Vec<(&'static str, &'static str)>>,
 }
 
@@ -444,7 +444,7 @@ fn the_table_decides_as_the_policies_read() {
             });
         }
     }
-    // All outcomes are frequent enough to be compared.
+    // All outcomes must be frequent, so that the comparison is meaningful.
     let least = sets * PER_SET / 200;
     assert!(
         permitted > least && denied > least && by_path > least,

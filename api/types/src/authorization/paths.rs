@@ -9,11 +9,11 @@ use std::str::FromStr;
 pub struct PathReading {
     /// Paths are used as sent: escapes are not decoded, and nothing is ambiguous. Excludes the other settings.
     pub verbatim: bool,
-    /// Several slashes in a row are one.
+    /// Whether several slashes in a row are read as one.
     pub merges_slashes: bool,
     /// Segments `.` are removed, and `..` removes the segment before it (RFC 3986 section 5.2.4).
     pub resolves_dots: bool,
-    /// `%2F` is a slash.
+    /// Whether `%2F` is read as a slash.
     pub decodes_slashes: bool,
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 macro_rules! fields {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $attribute:literal $is_observed:literal,)+) => {
-        /// A field by its name.
+        /// A field, by its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum FieldName {
             $($(#[doc = $doc])+ $variant,)+
@@ -15,13 +15,14 @@ macro_rules! fields {
             /// All fields, in the order of the guide.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name in settings, and in lines that do not rename the field.
+            /// The name in settings, and in lines whose settings do not rename the field.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The attribute of a record of OTLP: the name of OpenTelemetry's semantic conventions, where there is one.
+            /// The attribute of an OTLP record. It has the name of OpenTelemetry's semantic conventions, if they have
+            /// one.
             #[must_use]
             pub const fn attribute(self) -> &'static str {
                 match self { $(Self::$variant => $attribute),+ }
@@ -44,7 +45,7 @@ fields! {
     Client = "client" "leno.client" false,
     /// The server, with its namespace.
     Server = "server" "leno.server" false,
-    /// The service that the client has called.
+    /// The service that the client called.
     Service = "service" "leno.service" false,
     /// The method.
     Method = "method" "http.request.method" false,
@@ -60,21 +61,21 @@ fields! {
     GrpcStatus = "grpc_status" "rpc.grpc.status_code" false,
     /// The host of a ClientHello.
     ServerName = "server_name" "tls.client.server_name" false,
-    /// Bytes from the client.
+    /// The number of bytes from the client.
     RequestBytes = "request_bytes" "http.request.size" false,
-    /// Bytes to the client.
+    /// The number of bytes to the client.
     ResponseBytes = "response_bytes" "http.response.size" false,
-    /// From the beginning to the end.
+    /// The time from the beginning to the end.
     DurationUs = "duration_us" "leno.duration_us" false,
-    /// Whether the proxies speak mTLS.
+    /// Whether the connection between the proxies is mTLS.
     Mtls = "mtls" "leno.mtls" false,
     /// Why the mesh has failed the request or connection.
     Error = "error" "error.type" false,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     TraceId = "trace_id" "leno.trace_id" false,
     /// The span of this proxy in that trace.
     SpanId = "span_id" "leno.span_id" false,
-    /// The host that the request is for.
+    /// The host that the request names.
     Authority = "authority" "server.address" true,
     /// The route and the rule that the request followed.
     Route = "route" "leno.route" true,
@@ -104,7 +105,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// The key in a line whose settings do not rename it.
+    /// The field's key in a line whose settings do not rename the field.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -113,7 +114,7 @@ impl Field {
         }
     }
 
-    /// The attribute of a record of OTLP whose settings do not rename it.
+    /// The field's attribute in an OTLP record whose settings do not rename the field.
     #[must_use]
     pub fn attribute(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! A line of text or of JSON.
+//! Writes a line of text or JSON.
 
 use std::fmt::{self, Write};
 
@@ -87,7 +87,7 @@ fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 pub(super) fn rfc3339(unix_us: u64) -> String {
     let (ms, seconds) = (unix_us / 1000 % 1000, unix_us / 1_000_000);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // Days are counted from 0000-03-01, so that a leap day is the last day of its year; 400 years have 146,097 days.
+    // Days are counted from 0000-03-01, so that a leap day is the last day of its year. 400 years have 146,097 days.
     let days = seconds / 86_400 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

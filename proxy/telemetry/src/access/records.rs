@@ -6,7 +6,7 @@ use super::settings::{Pair, Parts};
 use super::{Layout, Record, Value};
 use crate::queue::Queue;
 
-/// Records of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 2 MB.
+/// How many records of a worker may wait for the exporter: those of a second at 2,000 requests per second, about 2 MB.
 pub const MAX_RECORDS: usize = 2048;
 
 /// The paths of the gRPC call and the HTTP request that export records. These are not logged, because each export would
@@ -38,7 +38,7 @@ impl Records {
         &self.layout
     }
 
-    /// Queues a record. `false`: the queue is full, and the record is dropped.
+    /// Queues a record. `false` means that the queue is full and the record was dropped.
     pub(super) fn push(&self, record: &Record<'_>) -> bool {
         // Records have no templates.
         let Parts::Pairs(pairs) = &self.layout.parts else { return true };
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn long_records_are_exported_in_several_messages_and_do_not_fill_the_memory() {
-        // A record has 16 fields of 1 KiB.
+        // Each record has 16 fields of 1 KiB.
         let names: Vec<String> = (0..16).map(|nth| format!("x-{nth}")).collect();
         let fields: Vec<String> = names.iter().map(|name| format!("header({name})")).collect();
         let records = records(&format!("otlp:{}", fields.join(",")));

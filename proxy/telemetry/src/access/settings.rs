@@ -1,5 +1,5 @@
-//! Which lines the access log has, and where they go: `off`, `json`, `otlp:method,path,status`,
-//! `text:%time% %method% %path% %status%`.
+//! Settings of the access log: which lines it has, and where they go. Examples: `off`, `json`,
+//! `otlp:method,path,status`, `text:%time% %method% %path% %status%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::field::{Field, FieldName};
 
-/// Most fields of a line, so that a line is bounded: a field has at most [`super::MAX_FIELD_BYTES`].
+/// How many fields a line may have. This limits the length of a line, because a field has at most
+/// [`super::MAX_FIELD_BYTES`].
 const MAX_FIELDS: usize = 64;
 
 /// The fields of a line if the settings name none.
@@ -40,13 +41,13 @@ pub struct AccessSettings {
 /// The forms of the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// There is none.
+    /// There is no access log.
     Off,
-    /// Text, to standard output.
+    /// Text, which is written to standard output.
     Text,
     /// A JSON object per line, to standard output.
     Json,
-    /// Records, to a collector.
+    /// Records, which are sent to a collector.
     Otlp,
 }
 
@@ -72,7 +73,7 @@ pub(super) enum Parts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) key: Box<str>,
-    /// Whether the settings have chosen the key.
+    /// Whether the settings have set the key.
     pub(super) is_renamed: bool,
     pub(super) field: Field,
 }
@@ -188,7 +189,7 @@ impl Part {
     }
 }
 
-/// `status`, or `code=status`.
+/// Parses `status` or `code=status`.
 fn pair(text: &str) -> Result<Pair, String> {
     let (key, field) = match text.split_once('=') {
         Some((key, field)) => (Some(key.trim()), field.trim()),

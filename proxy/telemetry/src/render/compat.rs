@@ -16,7 +16,7 @@ use crate::snapshot::{EdgeCounts, Snapshot};
 mod istio;
 mod linkerd;
 
-/// The meshes under whose names metrics are served too.
+/// The meshes with whose names metrics are served in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetricsCompat {
     linkerd: bool,
@@ -54,9 +54,9 @@ pub struct OwnWorkload {
     pub namespace: String,
     /// The instance.
     pub instance: String,
-    /// The workload that the instance belongs to.
+    /// The workload to which the instance belongs.
     pub workload: String,
-    /// The identity, once there is one.
+    /// The workload's identity, once there is one.
     pub identity: Option<String>,
     /// The trust domain of that identity.
     pub trust_domain: String,
@@ -69,7 +69,7 @@ impl MetricsCompat {
         self.linkerd || self.istio
     }
 
-    /// Writes the families of the meshes that were named.
+    /// Writes the metrics of the meshes that are enabled.
     pub(super) fn render(
         self,
         page: &mut Page,
@@ -126,7 +126,7 @@ fn grouped_by_workload(
     groups
 }
 
-/// Responses of one status.
+/// Responses with one status.
 struct Responses {
     status: u16,
     /// The gRPC status, if the responses belong to gRPC calls.
@@ -178,7 +178,7 @@ fn histogram_ms(page: &mut Page, (name, help): (&str, &str), groups: &Grouped) {
             continue;
         }
         for (bound, count) in durations.cumulated() {
-            // Bounds are multiples of 10 microseconds.
+            // The bounds are multiples of 10 microseconds.
             let bound = match bound.is_finite() {
                 true => ((bound * 1e5).round() / 1e2).to_string(),
                 false => "+Inf".to_owned(),

@@ -44,7 +44,7 @@ pub struct Filter {
     pub followed: Option<NonZeroU64>,
     /// Most requests in total.
     pub most: Option<u32>,
-    /// Most requests in a second.
+    /// The largest number of requests per second.
     pub rate: u32,
 }
 

@@ -15,7 +15,7 @@ const TARGET_BITS: u32 = 16;
 /// The trace context of a request when it arrives (W3C Trace Context).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Carried {
-    /// Whether it takes part in a trace.
+    /// Whether the request takes part in a trace.
     pub(crate) has_parent: bool,
     /// The identifier of the tap that already follows the request.
     pub(crate) followed: Option<NonZeroU64>,

@@ -4,7 +4,7 @@
 /// The length of a `traceparent` of version 00: `00-`, 32 digits, `-`, 16 digits, `-`, 2 digits.
 const PARENT_BYTES: usize = 55;
 
-/// The headers of a request that are about traces, as they came.
+/// The headers of a request that are about traces, as they were received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lines<'h> {
     w3c: Option<&'h [u8]>,
@@ -17,7 +17,7 @@ pub(crate) struct Lines<'h> {
 /// The trace context of a request, parsed from its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// The trace and the span that the request came from.
+    /// The trace to which the request belongs, and the span that sent it.
     pub(crate) parent: Option<Parent>,
     /// Whether the sender has decided that the trace is sampled; `None` if it has not decided.
     pub(crate) sampled: Option<bool>,

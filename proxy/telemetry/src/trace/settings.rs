@@ -1,4 +1,5 @@
-//! Which requests are traced, and where their spans go: `observability/collector:4317,sampling=5%,errors,slower=1s`.
+//! Settings of traces: which requests are traced, and where their spans are sent. An example:
+//! `observability/collector:4317,sampling=5%,errors,slower=1s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,11 +21,11 @@ pub struct TraceSettings {
     pub port: u16,
     /// The protocol of the collector.
     pub protocol: TraceProtocol,
-    /// How many of the traces that begin in this proxy are sampled.
+    /// The share of the traces that begin in this proxy which are sampled.
     pub sampling: Sampling,
     /// Other shares, for requests that follow the route `namespace/name`.
     pub routes: Vec<(Box<str>, Sampling)>,
-    /// Whether failed requests have spans although their trace is not sampled.
+    /// Whether failed requests have spans even if their trace is not sampled.
     pub keeps_errors: bool,
     /// Requests that take at least this long have spans even if their trace is not sampled.
     pub keeps_slower: Option<Duration>,
@@ -70,7 +71,7 @@ impl TraceSettings {
         self.keeps_errors || self.keeps_slower.is_some()
     }
 
-    /// The share for a request that follows the route of this name, `HTTPRoute shop/cart rule 1`.
+    /// The share for a request that follows the route rule with this name, `HTTPRoute shop/cart rule 1`.
     pub(super) fn of_route(&self, route: &str) -> Option<Sampling> {
         let name = route.split(' ').nth(1)?;
         self.routes.iter().find(|(one, _)| &**one == name).map(|(_, sampling)| *sampling)

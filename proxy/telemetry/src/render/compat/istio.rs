@@ -82,7 +82,7 @@ impl End<'_> {
     }
 }
 
-/// `server`: the workload that the server belongs to.
+/// The labels of an edge. `server` is the workload to which the server belongs.
 fn labels(own: &OwnWorkload, edge: &EdgeLabels, server: &str) -> String {
     let here = own.identity.as_deref().filter(|_| edge.mtls).unwrap_or_default();
     let (workload, namespace) = (&*own.workload, &*own.namespace);
