@@ -13,7 +13,7 @@ use crate::check::did_you_mean;
 use crate::problem::Position;
 use crate::tree::{TreeKey, TreeNode, TreeValue};
 
-/// Most failures that one document reports: the document is decoded again for each.
+/// The largest number of failures that are reported for one document. It is decoded again after each failure.
 const MAX_FAILURES: usize = 20;
 
 /// The result of decoding a document.
@@ -29,10 +29,10 @@ pub(crate) struct Decoded<T> {
 /// A part of a document that does not fit its type.
 #[derive(Clone, Debug)]
 pub(crate) struct DecodeFailure {
-    /// Its position and path, once known: the innermost node sets it.
+    /// The position and the path of the part. The innermost node sets it; until then it is `None`.
     pub(crate) at: Option<(Position, String)>,
     pub(crate) reason: String,
-    /// The missing field, if one is missing.
+    /// The name of the missing field, if the failure is that a field is missing.
     missing: Option<&'static str>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct DecodeFailure {
 pub(crate) struct UnknownField {
     pub(crate) place: Position,
     pub(crate) path: String,
-    /// A similar field of the type.
+    /// The field of the type that the user probably meant.
     pub(crate) meant: Option<&'static str>,
 }
 
@@ -95,8 +95,8 @@ fn joined(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }
 
-/// Marks the part of `node` at `path`, so that it is not decoded. Returns false if there is no such part. `at` is the
-/// path of `node`.
+/// Marks the part of `node` that is at `path`, so that it is not decoded. Returns false if there is no such part. `at`
+/// is the path of `node` itself.
 fn leave_out(node: &mut TreeNode, at: &str, path: &str) -> bool {
     if at == path {
         node.value = TreeValue::Reported;
@@ -124,7 +124,7 @@ impl UnknownField {
     }
 }
 
-/// A number as a user would write it: without hundreds of digits.
+/// A number as a user would write it, without hundreds of digits.
 struct Shown(f64);
 
 impl fmt::Display for Shown {

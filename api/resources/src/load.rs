@@ -1,4 +1,4 @@
-//! Documents from files, directories and standard input.
+//! ! Reads documents from files, directories and standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::parse::{Documents, duplicates, parse};
 use crate::problem::{Position, Problem};
 
-/// Largest file read, in MiB: 10,000 endpoints take about 4 MiB.
+/// The size of the largest file that is read, in MiB. A file with 10,000 endpoints has about 4 MiB.
 const MAX_FILE_MIB: u64 = 32;
-/// The same in bytes.
+/// [`MAX_FILE_MIB`] in bytes.
 const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
 /// The error for a path that is not a file.
 const ENDLESS: &str =
@@ -67,7 +67,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::of_file(&path.to_string_lossy(), format!("cannot be read: {error}"))
 }
 
-/// Whether a path is a directory without any file that would be read.
+/// Whether the path is a directory that contains no file to read.
 #[must_use]
 pub fn holds_no_file(path: &Path) -> bool {
     path.is_dir() && files(path, &mut Vec::new()).is_empty()

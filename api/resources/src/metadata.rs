@@ -19,14 +19,14 @@ pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// In node mode, which workloads share a proxy's process: `workload`, `service-account`, `namespace`, `node`.
 pub const SHARE_ANNOTATION: &str = "leno.dev/share";
-/// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the pod's value
-/// wins. Under `leno up` all workloads have it.
+/// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the
+/// pod's value wins. Under `leno up` all workloads have it.
 pub const WORKLOAD_API_ANNOTATION: &str = "leno.dev/workload-api";
-/// In node mode, how long a workload is busy before it gets a process of its own, such as `30s`, or `off`. On a workload or a
-/// namespace; the workload's value wins.
+/// In node mode, how long a workload is busy before it gets a process of its own, such as `30s`, or `off`. On a
+/// workload or a namespace; the workload's value wins.
 pub const PROMOTE_AFTER_ANNOTATION: &str = "leno.dev/promote-after";
-/// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
-/// the workload's value wins.
+/// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a
+/// namespace; the workload's value wins.
 pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
 /// The waypoint that clients of a service are sent through, or `none`. On a Service or its namespace; the service's
 /// value wins. On a workload: only this waypoint may connect to it.
@@ -39,8 +39,8 @@ pub const WAYPOINT_LABEL: &str = "leno.dev/waypoint";
 pub const WAYPOINT_FROM_LABEL: &str = "leno.dev/waypoint-from";
 /// `enabled` on pods that Istio's CNI plugin has given to a ztunnel (Istio's own).
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
-/// Which datagrams of a workload its proxy carries: `off`, `enabled` for all but DNS, `all`. On a workload or a namespace; the
-/// workload's value wins.
+/// Which datagrams of a workload its proxy carries: `off`, `enabled` for all but DNS, `all`. On a workload or a
+/// namespace; the workload's value wins.
 pub const UDP_ANNOTATION: &str = "leno.dev/udp";
 /// How a workload's traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
@@ -56,8 +56,8 @@ pub const PATHS_ANNOTATION: &str = "leno.dev/path-normalisation";
 /// Where the kernel counts the flows of a workload: `sockets`, `packets`, `off`. On a workload or a namespace; the
 /// workload's value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
-/// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`. On a
-/// workload or a namespace; the workload's value wins.
+/// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`.
+/// On a workload or a namespace; the workload's value wins.
 pub const FLOW_CPU_BUDGET_ANNOTATION: &str = "leno.dev/flow-cpu-budget";
 /// How many flows the table of a mesh, or of a node, holds, and how many changes of them wait for a reader. On
 /// namespaces and workloads of a mesh, where the largest value takes effect, or on a Kubernetes node.

@@ -1,12 +1,13 @@
-//! Problems in a text, and their positions.
+//! ! Problems in a text, with their positions.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest path or reason that is shown whole, in characters. A value that is quoted in it may have millions.
+/// The length up to which a path or reason is shown whole, in characters. It may quote a value of millions of
+/// characters.
 const MAX_SHOWN: usize = 1_000;
-/// How much of a longer one is shown, from its beginning and from its end.
+/// How many characters of a longer path or reason are shown, from its beginning and from its end.
 const SHOWN: (usize, usize) = (300, 200);
 
 /// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
@@ -25,7 +26,7 @@ pub struct Located<T> {
     pub value: T,
     /// The file, as given by the user.
     pub file: Arc<str>,
-    /// The start of its document.
+    /// The position at which the value's document starts.
     pub place: Position,
 }
 
