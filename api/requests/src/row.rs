@@ -12,7 +12,7 @@ use crate::rows::Rows;
 pub const CLASSES: usize = 6;
 /// How many gRPC statuses are counted separately; the last one stands for all that gRPC does not define.
 pub const GRPC_STATUSES: usize = 18;
-/// Most bytes of the labels of a row, including separators.
+/// The largest size of the labels of a row, in bytes, including separators.
 pub const LABEL_BYTES: usize = 512;
 
 /// Cells of a row: the number of its claim, the length of the labels, the labels, counters. The size is a whole

@@ -19,8 +19,8 @@ use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 use crate::traffic::{PolicyTarget, meaning::source};
 
-/// Most rules of one policy, and most entries of each list in it: each is compared with clients or
-/// requests.
+/// The largest number of rules of one policy, and of entries of each list in it. Clients or requests are compared with
+/// each of them.
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
 
 pub use external::{

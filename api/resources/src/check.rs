@@ -34,9 +34,9 @@ const OWN_PREFIX: &str = "leno.dev/";
 /// Settings whose value is the name of an object.
 const NAMES: [&str; 3] = [USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL];
 
-/// Checks one object; `node` is the document that it was decoded from. If parts of the document
-/// were rejected, it is not `whole`, and only values that are present are checked: a field that
-/// seems to be missing may be one of the rejected parts.
+/// Checks one object. `node` is the document from which it was decoded. `whole` is false if parts of the document were
+/// rejected. Then only values that are present are checked, because a field that seems to be missing may be one of the
+/// rejected parts.
 pub(crate) fn object(
     object: &Object,
     file: &Arc<str>,

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Most digits of one unit (GEP-2257).
+/// The largest number of digits before a unit (GEP-2257).
 const MAX_DIGITS: usize = 5;
-/// Most units (GEP-2257).
+/// The largest number of units in a duration (GEP-2257).
 const MAX_UNITS: usize = 4;
 
 /// A length of time: `1h30m`, `10s`, `250ms`.

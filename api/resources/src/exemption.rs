@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::metadata::Metadata;
 
-/// Most exemptions per namespace that take effect, in the order of their names. Each is compared with every pod that is
-/// created.
+/// The largest number of exemptions per namespace that take effect, in the order of their names. Each is compared with
+/// every pod that is created.
 pub const MAX_EXEMPTIONS: usize = 64;
 
 /// Lets pods of its namespace set less than the namespace says, `leno.dev/v1alpha1`. Who may write it is decided by

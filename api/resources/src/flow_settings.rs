@@ -2,7 +2,7 @@
 
 use crate::FLOW_MAP_SIZE_ANNOTATION;
 
-/// Most flows in a table, and most changes that may wait for their reader.
+/// The largest number of flows in a table, and of changes that may wait for their reader.
 pub const MAX_FLOW_SIZE: u32 = 1 << 20;
 /// The kernel memory of a flow in the table, and of a change that waits, in bytes.
 const FLOW_BYTES: u64 = 152;

@@ -7,8 +7,8 @@ use crate::metadata::{
     INJECT_ANNOTATION, MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION,
 };
 
-/// Shortest and longest time of [`PROMOTE_AFTER_ANNOTATION`]. Processes report how busy a workload is about once a
-/// second, not more often.
+/// The shortest and the longest time that [`PROMOTE_AFTER_ANNOTATION`] may have. Processes report how busy a workload
+/// is about once a second, not more often.
 const PROMOTE_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(24)];
 
 /// The annotation of a pod that the kubelet has read from a file and not from the API server.

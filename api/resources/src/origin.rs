@@ -7,7 +7,7 @@ use std::str::FromStr;
 use http::Uri;
 use leno_types::check_subdomain;
 
-/// Most bytes of a URL.
+/// The longest URL, in bytes.
 const MAX_URL: usize = 2048;
 
 /// A scheme, a host and a port (RFC 6454): the origin of a URL, or one that the operator permits.

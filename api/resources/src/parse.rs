@@ -37,8 +37,8 @@ const CORE_KINDS: [&str; 8] = [
     "Secret",
 ];
 
-/// Kinds of the Gateway API that are for gateways, or not supported yet. Files written for a
-/// cluster may have them, so they are listed as ignored.
+/// Kinds of the Gateway API that are for gateways, or that Leno does not support yet. Files written for a cluster may
+/// have them, so they are listed as ignored.
 const GATEWAY_KINDS: [&str; 5] =
     ["Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
 
@@ -143,7 +143,7 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     Err(problems.into_iter().map(Problem::shortened).collect())
 }
 
-/// The documents of a `List`, as `kubectl get -o yaml` writes one, or the document itself.
+/// The documents of a `List`, such as `kubectl get -o yaml` writes, or the document itself if it is not a `List`.
 fn unlisted(
     file: &str,
     mut node: TreeNode,
@@ -241,7 +241,7 @@ fn document(
     }
 }
 
-/// Whether a Secret has keys of tokens.
+/// Whether a Secret contains keys of tokens.
 fn holds_keys(secret: &TreeNode) -> bool {
     let data = ["data", "stringData"].into_iter().filter_map(|field| secret.get(field));
     data.into_iter().any(|data| data.get(KEY_SET_KEY).is_some())
@@ -250,7 +250,7 @@ fn holds_keys(secret: &TreeNode) -> bool {
 enum Recognised {
     Ours(Kind),
     Foreign,
-    /// The field in question, and the reason.
+    /// The field that is wrong, and the reason.
     Wrong(&'static str, String),
 }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::bounded::number;
 use crate::check::did_you_mean;
 
-/// Longest time between two probes, in seconds.
+/// The longest time between two probes, in seconds.
 pub(crate) const MAX_SECONDS: u32 = 3600;
-/// Most consecutive results that a probe may require.
+/// The largest number of consecutive results that a probe may require.
 pub(crate) const MAX_THRESHOLD: u32 = 100;
 
 /// Asks an instance whether it is well, with the fields of a Kubernetes probe. Exactly one of the first

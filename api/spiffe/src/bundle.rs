@@ -15,7 +15,7 @@ use x509_parser::public_key::PublicKey;
 
 use crate::certificates::{MAX_CERTIFICATES, split};
 
-/// Largest root, in bytes. One with an RSA-8192 key has half of that.
+/// The largest root, in bytes. One with an RSA-8192 key has half of that.
 pub const MAX_ROOT_BYTES: usize = 4 * 1024;
 // The bundles of all trust domains together must fit into one message to a proxy.
 const _: () = assert!((MAX_FEDERATED + 1) * MAX_ROOTS * MAX_ROOT_BYTES < MAX_MESSAGE);

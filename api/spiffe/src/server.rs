@@ -11,9 +11,10 @@ use leno_wire::spiffe::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Request, Response, Status};
 
-/// Most calls of one connection: certificates, bundles, and one more of each while a client starts over.
+/// The largest number of calls on one connection: one for certificates, one for bundles, and one more of each while a
+/// client starts over.
 pub const MAX_CALLS: u32 = 4;
-/// Most answers that wait for the client to read them.
+/// The largest number of answers that wait for the client to read them.
 pub const OUTSTANDING: usize = 1;
 /// How many bytes of requests are read ahead. Few are enough, because requests are empty.
 pub const WINDOW: u32 = 16 << 10;

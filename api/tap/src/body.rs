@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a body that are copied.
+/// The largest number of bytes of a body that are copied.
 pub const MAX_BODY_BYTES: usize = 4096;
 
 /// The copied part of one body. Only one thread writes at a time, but an exchange may move to another thread.

@@ -34,7 +34,7 @@ pub struct ExternalAuthorizer {
 /// How the body of a request is sent to an authorizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthorizerBody {
-    /// Most bytes of the body that are sent.
+    /// The largest number of bytes of the body that are sent.
     pub max_bytes: u32,
     /// Whether a longer body is truncated; otherwise its request is denied.
     pub partial: bool,

@@ -252,7 +252,7 @@ pub struct RouteTimeouts {
 pub struct RouteRetry {
     /// Statuses that count as failures, in addition to failures without a response.
     pub codes: Vec<u16>,
-    /// Most retries; `None` means one.
+    /// The largest number of retries; `None` means one.
     pub attempts: Option<u32>,
     /// The shortest wait before a retry; `None` means the default backoff.
     pub backoff: Option<Duration>,

@@ -26,11 +26,11 @@ use crate::{
     ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, proto,
 };
 
-/// Most endpoints of one service, over all its ports: ten times the number of a large service.
+/// The largest number of endpoints of one service, over all its ports: ten times the number of a large service.
 pub const MAX_ENDPOINTS: usize = 100_000;
-/// Most ports of one service or workload.
+/// The largest number of ports of one service or workload.
 const MAX_PORTS: usize = 1_000;
-/// Most addresses of one service or workload.
+/// The largest number of addresses of one service or workload.
 const MAX_ADDRESSES: usize = 100;
 
 /// Why a message is not a valid value of the mesh.

@@ -78,13 +78,13 @@ pub(crate) const LEVEL_WITHOUT_BODIES: u32 = 3;
 /// The level of policies that have no condition on the validity of certificates, for applications that do not read
 /// paths as they are sent.
 pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
-/// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
+/// The largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Most services that a proxy fetches before its workload uses them; others are fetched on first use. Few workloads use
-/// more services than these, and only wait for one round trip at the first use of another.
+/// The largest number of services that a proxy fetches before its workload uses them; others are fetched on first use.
+/// Few workloads use more services than these, and only wait for one round trip at the first use of another.
 pub const MAX_PREFETCH: usize = 256;
-/// Most addresses that one stream may subscribe to; twice what a proxy watches.
+/// The largest number of addresses to which one stream may subscribe. It is twice the number that a proxy watches.
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;
 
 impl proto::Node {

@@ -7,9 +7,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use leno_types::{Revocations, TrustDomain};
 
-/// Most roots of a bundle: enough for a few rotations.
+/// The largest number of roots of a bundle: enough for a few rotations.
 pub const MAX_ROOTS: usize = 32;
-/// Most trust domains with which a mesh federates. Each proxy verifies clients of all of them.
+/// The largest number of trust domains with which a mesh federates. Each proxy verifies clients of all of them.
 pub const MAX_FEDERATED: usize = 64;
 
 /// The number of bytes of the digest that are used as the hash. 128 bits are enough to distinguish all bundles.

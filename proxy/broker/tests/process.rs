@@ -13,8 +13,8 @@ use socket2::{SockRef, Socket, Type};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leno-broker");
 
-/// Most memory that a broker may have to itself. It needs about 130 KiB; an async runtime and a logger would raise that
-/// above 500.
+/// The largest amount of memory that a broker may have to itself. It needs about 130 KiB; an async runtime and a logger
+/// would raise that above 500.
 const MOST_MEMORY_KIB: u32 = 320;
 
 /// A running broker; killed when this is dropped.

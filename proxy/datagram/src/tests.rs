@@ -37,7 +37,7 @@ const SERVER: &str = "127.0.0.2";
 const STAND_IN: &str = "127.0.0.3";
 /// The address to which the client's application sends.
 const PLACEHOLDER: &str = "127.64.0.1";
-/// Longest wait for an expected event.
+/// The longest wait for an expected event.
 const SOON: Duration = Duration::from_secs(20);
 /// The interval of repeated sends, because datagrams may be lost.
 const AGAIN: Duration = Duration::from_secs(1);

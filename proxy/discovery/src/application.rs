@@ -35,16 +35,16 @@ use crate::identity::IdentityClient;
 const MAX_CONNECTIONS: usize = 16;
 /// How many bytes the fields of a request may have.
 const MAX_HEAD: u32 = 16 << 10;
-/// Most bytes of responses that wait to be sent on a connection.
+/// The largest number of bytes of responses that wait to be sent on a connection.
 const MAX_SENT: usize = 256 << 10;
 /// The time between two PINGs, and the longest wait for the reply to one. The connection of a stopped process is closed
 /// in this way.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest wait for the first call of a connection: PINGs are only sent once the client speaks HTTP/2, which it may
+/// The longest wait for the first call of a connection: PINGs are only sent once the client speaks HTTP/2, which it may
 /// never do.
 const FIRST_CALL: Duration = Duration::from_secs(10);
-/// Longest wait for the first certificate: after that the call fails, and the client repeats it.
+/// The longest wait for the first certificate: after that the call fails, and the client repeats it.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
 /// The identity of a workload with a separate key for the application. Cheap to clone.

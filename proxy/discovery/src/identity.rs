@@ -39,7 +39,7 @@ const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
 /// When to renew, as a share of the remaining life, and how much that share varies at random.
 const RENEW_AT: f64 = 0.7;
 const RENEW_JITTER: f64 = 0.05;
-/// Shortest wait between renewals, even for a very short lifetime. It bounds the number of requests if a clock is
+/// The shortest wait between renewals, even for a very short lifetime. It bounds the number of requests if a clock is
 /// wrong.
 const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
 /// The longest wait before a certificate is renewed because another key signs now.

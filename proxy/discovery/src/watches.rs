@@ -15,8 +15,8 @@ pub const MAX_WATCHED: usize = 16_384;
 /// limit of their own and take no place from addresses that the workload dials. If a workload has more clients than
 /// this within [`IDLE`], the proxy asks again for those that come most rarely.
 pub const MAX_LOOKED_UP: usize = 4_096;
-/// Most addresses of clients that are looked up for the access log at once. A connection holds its look-up until it
-/// ends; these look-ups must not use up the room of those by which clients are authorized.
+/// The largest number of addresses of clients that are looked up for the access log at once. A connection holds its
+/// look-up until it ends; these look-ups must not use up the room of those by which clients are authorized.
 pub const MAX_LOGGED: usize = 1_024;
 /// How long an address without receivers stays subscribed.
 pub const IDLE: Duration = Duration::from_mins(5);

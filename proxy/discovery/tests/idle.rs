@@ -18,9 +18,9 @@ mod plane;
 use counting::BYTES;
 use plane::{Plane, mesh};
 
-/// Most bytes that one client keeps, with a margin. The buffers of tonic alone were 24 KiB.
+/// The largest number of bytes that one client keeps, with a margin. The buffers of tonic alone were 24 KiB.
 const MOST_BYTES: i64 = 76 * 1024;
-/// Longest wait. It does not affect the measurement.
+/// The longest wait. It does not affect the measurement.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Starts a client, waits until it has its certificate and its policy, and returns the number of bytes that it keeps

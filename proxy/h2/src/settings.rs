@@ -17,7 +17,7 @@ mod id {
 
 /// Initial windows before any SETTINGS (RFC 9113 section 6.9.2).
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
-/// Largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
+/// The largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
 /// can be set.
 pub(crate) const DEFAULT_FRAME_BYTES: u32 = 16_384;
 const MAX_FRAME_BYTES: u32 = (1 << 24) - 1;

@@ -10,7 +10,7 @@ use crate::table::{MAX_TABLE_BYTES, Table};
 use crate::token::{STATIC_ENTRIES, static_entry};
 use crate::{hash, huffman, integer};
 
-/// Longest section, so that every offset fits 32 bits. HTTP/2 has a far lower limit.
+/// The longest section, so that every offset fits 32 bits. HTTP/2 has a far lower limit.
 const MAX_SECTION_BYTES: usize = 1 << 24;
 
 /// The limits of one section.

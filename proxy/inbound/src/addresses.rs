@@ -20,7 +20,7 @@ use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait of a connection or request for the addresses of its client. Short enough that connections that a
+/// The longest wait of a connection or request for the addresses of its client. Short enough that connections that a
 /// changed policy denies end within a second.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 

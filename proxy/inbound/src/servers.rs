@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use crate::application::Server;
 
-/// Most pools that are kept. There is one for each port of the application, or, if the application sees the client's
-/// address, for each port and client. Beyond this, a client gets a pool that is not kept.
+/// The largest number of pools that are kept. There is one for each port of the application, or, if the application
+/// sees the client's address, for each port and client. Beyond this, a client gets a pool that is not kept.
 const MAX_SERVERS: usize = 4096;
 
 /// The original destination and, if the application sees the client's address, the client.

@@ -17,7 +17,7 @@ pub const MAX_RESOLVERS: usize = 3;
 /// How long one resolver may take, over UDP and TCP together. After a lost datagram the next
 /// resolver is queried, or the same one with the next attempt.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Longest response over UDP, in bytes: more than the query allows.
+/// The longest response over UDP, in bytes: more than the query allows.
 const MAX_DATAGRAM: usize = 4_096;
 
 /// Why there is no response.

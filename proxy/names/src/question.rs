@@ -16,7 +16,7 @@ pub const PROXY_OPTION: u16 = 65_313;
 pub const MAX_ADDRESSES: usize = 64;
 /// The longest chain of aliases that is followed within a response. Real chains have two or three.
 const MAX_ALIASES: usize = 16;
-/// Longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
+/// The longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
 /// 2020).
 const UDP_PAYLOAD: u16 = 1232;
 /// How long a response without addresses is valid if it has no SOA record.

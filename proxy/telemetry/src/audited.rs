@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Most distinct requests that a worker keeps. Clients choose methods, hosts and paths, so their number must be
-/// limited: with [`MAX_PATH_BYTES`] they take half a megabyte at most.
+/// The largest number of distinct requests that a worker keeps. Clients choose methods, hosts and paths, so their
+/// number must be limited: with [`MAX_PATH_BYTES`] they take half a megabyte at most.
 pub const MAX_AUDITED: usize = 512;
 
 /// The longest path that is kept, in bytes.

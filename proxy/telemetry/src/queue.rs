@@ -8,7 +8,8 @@ use std::task::{Poll, Waker};
 
 use leno_tap::{AccessRecord, TraceSpan};
 
-/// Most bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a request.
+/// The largest number of bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a
+/// request.
 const MAX_BYTES: usize = 4 << 20;
 
 /// An item whose memory can be estimated.

@@ -12,8 +12,8 @@ use crate::answers::{AnswerCounts, Answers};
 use crate::native::{NativeCounts, NativeHistogram};
 use crate::registry::{Outcome, Registry};
 
-/// Most rules of routes that a worker counts separately, including rules that no longer exist. A rule has about 40
-/// series; a workload calls tens of services with a few rules each.
+/// The largest number of rules of routes that a worker counts separately, including rules that no longer exist. A rule
+/// has about 40 series; a workload calls tens of services with a few rules each.
 pub const MAX_ROUTES: usize = 128;
 
 /// A service, and a rule of a route that is attached to the service.

@@ -26,8 +26,8 @@ pub use settings::{Sampling, TraceProtocol, TraceSettings, TraceSettingsError};
 
 /// How many spans of a worker may wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
 pub const MAX_SPANS: usize = 2048;
-/// Most spans per second that a worker keeps of traces that are not sampled. Otherwise an outage, in which all requests
-/// fail, would overload the collector.
+/// The largest number of spans per second that a worker keeps of traces that are not sampled. Otherwise an outage, in
+/// which all requests fail, would overload the collector.
 pub const MAX_KEPT: u32 = 20;
 
 /// The traces of one worker.

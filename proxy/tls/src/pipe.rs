@@ -24,11 +24,11 @@ use tokio::io::ReadBuf;
 
 use crate::binding::Binding;
 
-/// Most bytes of a direction that wait for their reader: as many as one read returns.
+/// The largest number of bytes that wait in one direction for their reader. One read returns as many.
 const MOST: usize = RELAY_BUFFER;
 /// The same while the writer's memory is short: as many as a TLS record has.
 const MOST_SHORT: usize = 16 * 1024;
-/// Most memory that an empty direction keeps: enough for a small request.
+/// The largest amount of memory that an empty direction keeps. It suffices for a small request.
 const KEPT: usize = 1024;
 /// A writer that was charged for more than this is woken once the reader has read all of it, to reduce its charge.
 const LARGE: usize = 16 * 1024;

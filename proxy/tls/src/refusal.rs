@@ -39,7 +39,7 @@ pub enum Refusal {
     /// The certificate's URI is not a SPIFFE identity in the form that the mesh uses.
     #[error("the certificate's URI is no identity")]
     NotAnIdentity(#[source] IdentityError),
-    /// The certificate is of another trust domain.
+    /// The certificate belongs to another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]
     TrustDomain {
         /// The expected trust domain: that of this workload, or that of the server that the client expects.
@@ -47,7 +47,7 @@ pub enum Refusal {
         /// The certificate's trust domain.
         presented: TrustDomain,
     },
-    /// The certificate is of another workload than the expected one.
+    /// The certificate belongs to another workload than the expected one.
     #[error("the certificate is of {presented}, expected {expected}")]
     Unexpected {
         /// The identity that the client expected.

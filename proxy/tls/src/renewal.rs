@@ -31,10 +31,10 @@ use crate::{
     Acceptor, Alpn, Connector, HANDSHAKE_TIMEOUT, HandshakeError, Refusal, TlsConfigs, TlsStream,
 };
 
-/// Most connections that one renewal names (16 KiB of bindings). The next renewal names further ones.
+/// The largest number of connections that one renewal names (16 KiB of bindings). The next renewal names further ones.
 pub(crate) const MAX_BINDINGS: usize = 1024;
-/// Most renewals that wait for a worker. Each costs its client a handshake, so workers keep up. If a renewal is
-/// dropped, its connections end with their certificates.
+/// The largest number of renewals that wait for a worker. Each costs its client a handshake, so workers keep up. If a
+/// renewal is dropped, its connections end with their certificates.
 const MAX_WAITING: usize = 256;
 /// The server's answer if it accepts the renewal.
 const TAKEN: u8 = 1;

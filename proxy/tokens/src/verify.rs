@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 
 use crate::{Claims, TokenError};
 
-/// Most bytes of a token: what servers accept as a whole head, and far longer than real tokens.
+/// The longest token that is accepted, in bytes. It is as long as the whole head that servers usually accept, and far
+/// longer than real tokens.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// Verifies a token of one of these issuers. `now`: the time since the beginning of 1970.

@@ -26,7 +26,7 @@ use tokio::task::spawn_local;
 use crate::diag::{self, Destroyed};
 use crate::{domain, sockets};
 
-/// Most destroyed sockets that are remembered, some 100 bytes each.
+/// The largest number of destroyed sockets that are remembered, some 100 bytes each.
 const MAX_REMEMBERED: usize = 1024;
 /// How long a destroyed socket is remembered. A request looks for its socket within milliseconds.
 const REMEMBERED: Duration = Duration::from_secs(1);

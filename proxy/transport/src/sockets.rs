@@ -27,14 +27,15 @@ use crate::destroyed::DestroyedSockets;
 use crate::source::Shown;
 use crate::{destroyed, domain};
 
-/// Most sockets of one family that are kept in stock. Connections to servers are pooled, so bursts of new ones are
-/// rare. A socket in stock takes some 4 KiB of kernel memory.
+/// The largest number of sockets of one family that are kept in stock. Connections to servers are pooled, so bursts of
+/// new ones are rare. A socket in stock takes some 4 KiB of kernel memory.
 const STOCK: usize = 16;
 /// If fewer sockets are left, more are requested: at half of the stock, so that the answer, which takes some 100 us,
 /// arrives before the rest is used.
 const LOW: usize = STOCK / 2;
 
-/// Most requests of other threads for sockets that wait at a thread, and most errands of other threads that wait.
+/// The largest number of waiting requests, from other threads to one thread, for sockets. It is also the largest number
+/// of waiting errands from other threads.
 const WAITING: usize = 16;
 
 thread_local! {

@@ -222,7 +222,8 @@ impl AuthorizationTable {
         }
     }
 
-    /// Whether an identity is of the mesh's own trust domain: clients of federated trust domains have identities, too.
+    /// Whether an identity belongs to the mesh's own trust domain. Clients of federated trust domains have identities,
+    /// too.
     fn is_of_mesh(&self, identity: &Identity) -> bool {
         *identity.trust_domain().as_str() == *self.trust_domain
     }
@@ -238,7 +239,7 @@ fn is_in(blocks: &[IpBlock], client: &ConnectionView<'_>, is_denial: bool) -> bo
         }
 }
 
-/// Whether a block is of the other address family than the one over which the client connects.
+/// Whether a block has another address family than the client's address.
 fn has_other_family(blocks: &[IpBlock], client: &ConnectionView<'_>) -> bool {
     blocks.iter().any(|block| block.cidr.address().is_ipv4() != client.address.is_ipv4())
 }

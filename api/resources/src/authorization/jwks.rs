@@ -7,9 +7,9 @@ use leno_types::tokens::{TokenAlgorithm, TokenKey};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Most bytes of a set: issuers have a handful of keys with a few hundred bytes each.
+/// The largest size of a set, in bytes. Issuers have a handful of keys with a few hundred bytes each.
 pub const MAX_BYTES: usize = 64 * 1024;
-/// Most keys of a set.
+/// The largest number of keys in a set.
 const MAX_KEYS: usize = 64;
 /// Least bytes of an RSA modulus (RFC 7518 section 3.3).
 const MIN_RSA_BYTES: usize = 256;

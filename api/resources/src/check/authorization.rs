@@ -35,15 +35,15 @@ const OF_CONNECTIONS: [&str; 9] = [
 /// Headers that the proxy removes from requests, in addition to those that begin with `leno-`.
 const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
 
-/// Most issuers of one policy.
+/// The largest number of issuers of one policy.
 const MAX_ISSUERS: usize = 8;
-/// Largest permitted difference of clocks. With a larger one, expired tokens would be accepted for that long.
+/// The largest permitted difference of clocks. With a larger one, expired tokens would be accepted for that long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// How long before its issue a certificate of the mesh becomes valid, because clocks differ.
+/// How long before it is issued a certificate of the mesh becomes valid. Clocks differ.
 const BACKDATED: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// Kinds that a policy can be attached to.
+/// The kinds of objects to which a policy can be attached, each after its API group.
 const KINDS: [(&str, &str); 4] =
     [("", "Service"), ("", "Namespace"), ("leno.dev", "Workload"), ("leno.dev", "Mesh")];
 
@@ -278,7 +278,7 @@ fn certificate(check: &mut Check<'_>, at: &Cursor<'_>, spec: CertificateSpec) {
             check.fail(&at.key(least), format!("is more than {most}: no certificate matches"));
         }
     }
-    // No certificate is that young, so a deny or audit rule would match none, and an allow rule would permit none.
+    // / No certificate is that young. A deny or audit rule would match none, and an allow rule would permit none.
     if spec.max_age.is_some_and(|age| age.0 <= BACKDATED) {
         let reason = "is not more than 5m: certificates begin to hold 5m before they are issued";
         check.fail(&at.key("maxAge"), reason);

@@ -9,9 +9,9 @@ use crate::authorization::{
     AuthorizationAction, AuthorizationPolicySpec, AuthorizerProtocolSpec, ExternalSpec,
 };
 
-/// Longest time limit, because the client waits as long as the authorizer.
+/// The longest time limit for an authorizer. The client waits as long as the authorizer.
 const MAX_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
-/// Longest prefix, in bytes, of the path of a request to an authorizer.
+/// The longest prefix, in bytes, of the path of a request to an authorizer.
 const MAX_PREFIX: usize = 256;
 
 /// Checks an external authorizer. `at`: the policy's spec.

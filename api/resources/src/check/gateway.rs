@@ -20,23 +20,23 @@ use crate::gateway::{
     HttpTimeouts, MatchType, ParentRef, PathMatch, PathMatchType, ReferenceGrant,
 };
 
-/// Most parents of one route, as in the Gateway API.
+/// The largest number of parents of one route, as in the Gateway API.
 const MAX_PARENTS: usize = 32;
-/// Most rules of one route, as in the Gateway API.
+/// The largest number of rules of one route, as in the Gateway API.
 const MAX_RULES: usize = 16;
-/// Most matches of one rule, as in the Gateway API.
+/// The largest number of matches of one rule, as in the Gateway API.
 const MAX_MATCHES: usize = 64;
-/// Most headers or query parameters of one match, as in the Gateway API.
+/// The largest number of headers or query parameters of one match, as in the Gateway API.
 const MAX_CONDITIONS: usize = 16;
-/// Most backends of one rule, as in the Gateway API.
+/// The largest number of backends of one rule, as in the Gateway API.
 const MAX_BACKENDS: usize = 16;
-/// Longest path, or regular expression for a path, in bytes, as in the Gateway API.
+/// The longest path, or regular expression for a path, in bytes, as in the Gateway API.
 const MAX_PATH: usize = 1024;
-/// Longest value of a header, or regular expression for a value, in bytes, as in the Gateway API.
+/// The longest value of a header, or regular expression for a value, in bytes, as in the Gateway API.
 const MAX_VALUE: usize = 4096;
-/// Largest weight of a backend, as in the Gateway API.
+/// The largest weight of a backend, as in the Gateway API.
 const MAX_WEIGHT: i32 = 1_000_000;
-/// Most entries in either list of a grant, as in the Gateway API.
+/// The largest number of entries in either list of a grant, as in the Gateway API.
 const MAX_GRANTS: usize = 16;
 /// Methods that a match can require, as in the Gateway API.
 const METHODS: [&str; 9] =

@@ -10,7 +10,7 @@ use crate::metadata::{DEFAULT_AUTHORIZATION_ANNOTATION, KEYS_FROM_ANNOTATION, Me
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
-/// Most worker threads of one proxy: more cores than one proxy can use.
+/// The largest number of worker threads of one proxy. One proxy cannot use more cores.
 const MAX_WORKERS: u32 = 256;
 
 pub(super) fn pod_exemption(check: &mut Check<'_>, at: &Cursor<'_>, object: &PodExemption) {

@@ -8,11 +8,11 @@ use crate::cron::Cron;
 use crate::process::{MAX_SECONDS, MAX_THRESHOLD, PortRef, Probe, Scheme, Volume};
 use crate::workload::WorkloadSpec;
 
-/// Most dependencies, most init commands and most volumes of one workload.
+/// The largest number of dependencies, of init commands, and of volumes that a workload may have.
 const MAX_PARTS: usize = 50;
-/// Longest grace period, in seconds: as for `leno up --grace`.
+/// The longest grace period, in seconds. It is the same as for `leno up --grace`.
 const MAX_GRACE_SECONDS: u64 = 86_400;
-/// Longest permitted delay of a scheduled run, in seconds: a year.
+/// The longest delay that a scheduled run may have, in seconds: a year.
 const MAX_LATE_SECONDS: u32 = 31_536_000;
 /// Paths at which Leno provides files, or that programs need to run at all.
 const KEPT: [&str; 5] = ["/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];

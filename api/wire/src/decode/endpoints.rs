@@ -8,7 +8,7 @@ use leno_types::{Identity, InstanceName, ServiceName};
 use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port, wire};
 use crate::proto;
 
-/// Most steps of one change; the control plane sends all endpoints instead of a longer change.
+/// The largest number of steps of one change; the control plane sends all endpoints instead of a longer change.
 const MAX_STEPS: usize = 1_024;
 
 /// A service, or those parts of it that differ from the service that the proxy holds.

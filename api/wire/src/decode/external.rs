@@ -5,11 +5,11 @@ use leno_types::mesh::{ExternalEndpoints, NamedEndpoint, Origination, Roots, Sub
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most names behind one port: as many as a slice may have endpoints.
+/// The largest number of names behind one port: as many as a slice may have endpoints.
 const MAX_NAMES: usize = 1_000;
-/// Most certificate authorities of one policy; a bundle of all public ones has about 150.
+/// The largest number of certificate authorities of one policy; a bundle of all public ones has about 150.
 const MAX_ROOTS: usize = 1_000;
-/// Most alternative names that a server's certificate may have.
+/// The largest number of alternative names that a server's certificate may have.
 const MAX_SUBJECT_NAMES: usize = 100;
 
 pub(super) fn external(message: proto::External) -> Result<ExternalEndpoints, DecodeError> {

@@ -14,10 +14,10 @@ use leno_types::traffic::{
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most policies of one service, and most limits of one workload. All policies are evaluated when
-/// one changes, and all limits for every request.
+/// The largest number of policies of one service, and of limits of one workload. All policies are evaluated when one
+/// changes, and all limits for every request.
 const MAX_POLICIES: usize = 1_000;
-/// Most entries of a list in a policy.
+/// The largest number of entries of a list in a policy.
 const MAX_ENTRIES: usize = 100;
 
 pub(super) fn traffic(messages: Vec<proto::Traffic>) -> Result<Arc<[Arc<Traffic>]>, DecodeError> {

@@ -52,8 +52,8 @@ impl Connection {
         .await;
     }
 
-    /// Drops the connection together with any request under way; of a shared HTTP/2 connection,
-    /// only this slot's stream.
+    /// Drops the connection together with any unfinished request; of a shared HTTP/2 connection, only this slot's
+    /// stream.
     pub(super) fn reset(&mut self) {
         match self {
             Self::Stream(connection) => connection.reset(),

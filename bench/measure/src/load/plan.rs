@@ -156,7 +156,7 @@ impl ClusterTarget {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Stops the load: no further request is sent, and those under way are completed.
+    /// Stops the load: no further request is sent, and unfinished requests are completed.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

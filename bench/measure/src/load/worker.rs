@@ -221,7 +221,7 @@ struct PrimeLimits {
 }
 
 /// Sends one request on each connection. A failure here is not reported: the first measured request will report it. A
-/// request that is still under way at the limit is dropped with its connection, so that its response is not mistaken
+/// request that is still unfinished at the limit is dropped with its connection, so that its response is not mistaken
 /// for that of the next request.
 async fn prime(slots: &mut [Connection], limits: PrimeLimits) {
     let end = tokio::time::Instant::now() + limits.all;

@@ -20,7 +20,7 @@ use tokio::task::LocalSet;
 use crate::support::{self, serve};
 
 const PORT: u16 = 9000;
-/// Longest wait for an expected event.
+/// The longest wait for an expected event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {

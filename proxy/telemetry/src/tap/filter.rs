@@ -10,7 +10,7 @@ use super::follow::identifier;
 use super::{MAX_RATE, are_alike};
 use crate::observed::path;
 
-/// Most names of clients, and of servers: the instances of a workload.
+/// The largest number of names of clients, and also of names of servers. The servers are the instances of a workload.
 const MAX_PARTIES: usize = 64;
 /// The rate of a tap if the user names none.
 const DEFAULT_RATE: u32 = 50;
@@ -42,7 +42,7 @@ pub struct Filter {
     pub follow: Option<NonZeroU64>,
     /// Only requests with this identifier, whichever target of the first tap has chosen them.
     pub followed: Option<NonZeroU64>,
-    /// Most requests in total.
+    /// The largest number of requests in total.
     pub most: Option<u32>,
     /// The largest number of requests per second.
     pub rate: u32,

@@ -9,11 +9,11 @@ use crate::gateway::{
     RedirectFilter, RouteFilter,
 };
 
-/// Most filters of one rule or backend, as in the Gateway API.
+/// The largest number of filters of one rule or backend, as in the Gateway API.
 const MAX_FILTERS: usize = 16;
-/// Most headers in one list of a modifier, as in the Gateway API.
+/// The largest number of headers in one list of a modifier, as in the Gateway API.
 const MAX_HEADERS: usize = 16;
-/// Most entries in one list of a CORS filter, as in the Gateway API.
+/// The largest number of entries in one list of a CORS filter, as in the Gateway API.
 const MAX_CORS: usize = 64;
 /// Headers that frame a message or control a connection; no filter may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
