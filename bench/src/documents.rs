@@ -4,7 +4,8 @@ use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
 use minijinja::{Environment, Value};
 
-/// Its values are the addresses of the proxy, the algorithm, and the addresses of the servers.
+/// A document for a proxy that balances. The template's values are the addresses of the proxy, the algorithm, and the
+/// addresses of the servers.
 pub(crate) const BALANCE: &str = include_str!("../data/balance.yaml");
 pub(crate) const CLIENT_ADDRESS: &str = include_str!("../data/client_address.yaml");
 pub(crate) const FLOWS: &str = include_str!("../data/flows.yaml");

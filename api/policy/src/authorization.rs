@@ -131,7 +131,7 @@ pub struct ConnectionView<'a> {
 /// The addresses of a client other than the one from which it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherAddresses<'a> {
-    /// These are all other addresses.
+    /// All other addresses of the client.
     Known(&'a [IpAddr]),
     /// There may be another address, of the other family. A deny rule assumes that any block of that family contains
     /// it; allow and audit rules assume that none does.

@@ -21,9 +21,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub struct RuleName<'a> {
     /// The kind of the route.
     pub kind: RouteKind,
-    /// Its namespace.
+    /// The namespace of the route.
     pub namespace: &'a str,
-    /// Its name.
+    /// The name of the route.
     pub name: &'a str,
     /// The name of the rule, if it has one.
     pub rule: Option<&'a str>,

@@ -46,7 +46,7 @@ pub struct PartOutcome<'p> {
 /// Whether a part of a policy applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PartVerdict<'p> {
-    /// It applies.
+    /// The part applies.
     Holds,
     /// Another policy sets the part, too, and takes precedence.
     Outranked(&'p Traffic),

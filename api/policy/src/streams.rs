@@ -43,10 +43,10 @@ pub struct StreamShadowed {
 pub enum StreamDecision<'t> {
     /// No route matches, so the connection is refused.
     NoRule,
-    /// It is sent to this backend: the rule's position in [`StreamTable::rules`], and the backend's position in the
-    /// rule.
+    /// The connection is sent to this backend. The numbers are the position of the rule in [`StreamTable::rules`] and
+    /// the position of the backend in the rule.
     Backend(usize, usize),
-    /// It is refused, because the chosen backend is invalid or there is no backend to choose.
+    /// The connection is refused, because the chosen backend is invalid or there is no backend to choose.
     Nowhere(&'t TableRule, Option<InvalidTarget>),
 }
 

@@ -13,7 +13,7 @@ pub const DEFAULT_OBJECTIVE_WINDOW: std::time::Duration = std::time::Duration::f
 /// `leno.dev/v1alpha1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceLevelObjective {
-    /// Its name, labels and annotations.
+    /// The object's name, labels and annotations.
     pub metadata: Metadata,
     /// The objective.
     pub spec: ServiceLevelObjectiveSpec,

@@ -110,9 +110,9 @@ impl DocumentOrigin {
 /// A document of an API group or kind that Leno does not read; reported as a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredDocument {
-    /// Its `apiVersion`.
+    /// The document's `apiVersion`.
     pub api_version: String,
-    /// Its `kind`.
+    /// The document's `kind`.
     pub kind: String,
 }
 

@@ -30,7 +30,7 @@ pub struct BodyCopies {
 /// A body as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TappedBody {
-    /// Its first bytes as text; invalid UTF-8 is replaced.
+    /// The first bytes of the body as text; invalid UTF-8 is replaced.
     pub text: Box<str>,
     /// Bytes of the body that passed the proxy.
     pub bytes: u64,

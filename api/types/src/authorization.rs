@@ -122,13 +122,13 @@ pub struct ClientMatch {
 /// A condition on the validity of a client's certificate, in whole seconds. Every part that is set must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CertificateMatch {
-    /// It became valid at most this long ago.
+    /// The certificate became valid at most this long ago.
     pub max_age: Option<Duration>,
-    /// It became valid at least this long ago.
+    /// The certificate became valid at least this long ago.
     pub min_age: Option<Duration>,
-    /// It remains valid for at least this long.
+    /// The certificate remains valid for at least this long.
     pub min_left: Option<Duration>,
-    /// It remains valid for at most this long.
+    /// The certificate remains valid for at most this long.
     pub max_left: Option<Duration>,
 }
 

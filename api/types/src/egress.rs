@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Egress {
-    /// They are relayed unchanged.
+    /// Such connections are relayed unchanged.
     #[default]
     Allow,
-    /// They are refused.
+    /// Such connections are refused.
     Deny,
 }
 

@@ -29,11 +29,11 @@ pub enum Resolution {
 /// A service as its clients receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// The service's name.
     pub name: ServiceName,
-    /// Its virtual addresses; empty for a headless service.
+    /// The service's virtual addresses; empty for a headless service.
     pub vips: Vec<IpAddr>,
-    /// Its ports, by ascending number.
+    /// The service's ports, by ascending number.
     pub ports: Vec<ServicePort>,
     /// Which endpoints clients prefer.
     pub distribution: Distribution,
@@ -67,7 +67,7 @@ impl From<IpAddr> for Subject {
 pub struct ServicePort {
     /// The number that clients dial.
     pub port: u16,
-    /// Its name, empty if it has none.
+    /// The port's name, empty if it has none.
     pub name: Arc<str>,
     /// The declared protocol.
     pub protocol: Protocol,
@@ -115,7 +115,7 @@ pub struct Origination {
 pub enum Roots {
     /// The authorities that the proxy's machine trusts.
     System,
-    /// These authorities, in DER.
+    /// Only these authorities, in DER.
     Given(Arc<[Vec<u8>]>),
     /// There is no usable authority, for this reason; no connection is made.
     Missing(Arc<str>),
@@ -135,14 +135,14 @@ pub enum SubjectName {
 pub struct Endpoint {
     /// The workload instance, if known.
     pub workload: Option<InstanceName>,
-    /// Its addresses, at most one of each family, IPv4 first.
+    /// The endpoint's addresses, at most one of each family, IPv4 first.
     pub addresses: Vec<IpAddr>,
     /// The port on the workload.
     pub port: u16,
     /// The identity that the client expects over mTLS; `None` means plaintext, because the endpoint has no proxy or
     /// mTLS is disabled.
     pub identity: Option<Identity>,
-    /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
+    /// The endpoint's zone and node, for clients that prefer near endpoints; empty if the service prefers none.
     pub place: Topology,
     /// The protocol of its proxy, if it has an identity.
     pub wire: WireForm,
@@ -185,9 +185,9 @@ pub enum Distribution {
 /// One workload instance, for clients that dial its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
+    /// The instance's name.
     pub name: InstanceName,
-    /// Its addresses.
+    /// The instance's addresses.
     pub addresses: Vec<IpAddr>,
     /// The identity that the client expects over mTLS; `None` means plaintext.
     pub identity: Option<Identity>,

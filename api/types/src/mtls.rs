@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MtlsMode {
-    /// They are refused: only mTLS with an identity that the trust bundle certifies is accepted.
+    /// Such connections are refused: only mTLS with an identity that the trust bundle certifies is accepted.
     Strict,
-    /// They are accepted, and so is mTLS, which is used if both ends are meshed.
+    /// Such connections are accepted, and so is mTLS, which is used if both ends are meshed.
     #[default]
     Permissive,
-    /// They are accepted, and mTLS is not used at all, not even between meshed workloads.
+    /// Such connections are accepted, and mTLS is not used at all, not even between meshed workloads.
     Disabled,
 }
 

@@ -11,11 +11,11 @@ use crate::ServiceName;
 /// One route, with those of its parts that concern one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its kind.
+    /// The route's kind.
     pub kind: RouteKind,
-    /// Its namespace.
+    /// The route's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The route's name.
     pub name: Arc<str>,
     /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each other, the older route
     /// wins.
@@ -25,7 +25,7 @@ pub struct Route {
     /// For [`RouteKind::Tls`]: the server names that it matches, in lower case. A name that begins
     /// with `*.` matches all names below.
     pub hostnames: Vec<Arc<str>>,
-    /// Its rules, in the order given.
+    /// The route's rules, in the order given.
     pub rules: Vec<RouteRule>,
 }
 
@@ -46,7 +46,7 @@ pub enum RouteKind {
 /// A set of requests, and what happens to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteRule {
-    /// Its name, if it has one.
+    /// The rule's name, if it has one.
     pub name: Option<Arc<str>>,
     /// The rule applies to requests that match any of these. If there are none, it applies to all requests.
     pub matches: Vec<RouteMatch>,
@@ -205,7 +205,7 @@ pub struct Cors {
 pub struct RouteBackend {
     /// The object that receives the requests.
     pub target: RouteTarget,
-    /// Its share, relative to the sum of all weights.
+    /// The backend's share of the requests, relative to the sum of all weights.
     pub weight: u32,
     /// Filters for requests to this backend, applied after the filters of the rule.
     pub filters: Vec<Filter>,
@@ -232,9 +232,9 @@ pub enum InvalidTarget {
     NotFound,
     /// The service has no such port.
     NoSuchPort,
-    /// It is in another namespace, which has not granted the reference.
+    /// The object is in another namespace, which has not granted the reference.
     NotGranted,
-    /// Its kind cannot receive requests.
+    /// The object's kind cannot receive requests.
     Kind,
 }
 

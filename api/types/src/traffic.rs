@@ -42,9 +42,9 @@ pub struct PolicySource {
     /// When it was created, in seconds of Unix time; 0 if unknown. Of two policies with the same
     /// scope, the older wins.
     pub created: u64,
-    /// Its namespace.
+    /// The document's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The document's name.
     pub name: Arc<str>,
 }
 
@@ -281,7 +281,7 @@ pub struct Delay {
 /// A response of the proxy, in place of the endpoint's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// Its status; a gRPC call receives the corresponding gRPC status.
+    /// The status of the response. A gRPC call receives the corresponding gRPC status.
     pub status: u16,
     /// The share of requests.
     pub share: RequestShare,

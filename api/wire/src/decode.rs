@@ -55,7 +55,7 @@ pub enum DecodeError {
     Number {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         number: i64,
     },
     /// An address has neither 4 nor 16 bytes.

@@ -45,7 +45,7 @@ pub struct AuthorizerRequest<'a> {
 /// The body of a request that an authorizer decides on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CheckBody {
-    /// It is not sent.
+    /// The body is not sent.
     #[default]
     None,
     /// As a text.

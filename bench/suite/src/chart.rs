@@ -88,7 +88,7 @@ pub(crate) struct Chart {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Series {
-    /// Its name in the legend.
+    /// The name of the series in the legend.
     pub(crate) name: String,
     pub(crate) colour: RGBColor,
     /// Points, drawn as dots.

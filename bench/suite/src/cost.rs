@@ -21,14 +21,14 @@ const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Its name.
+    /// The machine's name.
     pub name: String,
     /// The provider and region.
     #[serde(rename = "where")]
     pub place: String,
-    /// Its processors.
+    /// The number of its processors.
     pub cpus: f64,
-    /// Its memory.
+    /// The size of its memory, in GiB.
     pub memory_gib: f64,
     /// The price of an hour.
     pub dollars_per_hour: f64,

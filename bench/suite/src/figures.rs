@@ -20,7 +20,7 @@ static FIGURES: LazyLock<Vec<Figure>> = LazyLock::new(|| {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// Its heading in tables, and the number of its digits after the decimal point.
+    /// The heading of the figure in tables, and the number of its digits after the decimal point.
     pub(crate) heading: String,
     pub(crate) digits: usize,
     pub(crate) unit: String,

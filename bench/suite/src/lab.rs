@@ -151,7 +151,7 @@ mod tests {
     use crate::measurement::records::tests::options;
     use crate::scenario;
 
-    /// These meshes and the baseline.
+    /// The meshes with these names, and the baseline.
     fn with_baseline(names: &[&str]) -> Vec<Mesh> {
         let mesh = |name: &&str| mesh::named(name, &mesh::Choices::default()).unwrap();
         let mut meshes = names.iter().map(mesh).collect();

@@ -201,7 +201,7 @@ pub struct CpuMs {
 pub struct KernelPrograms {
     /// The number of runs.
     pub runs: u64,
-    /// Their total run time.
+    /// The total run time of the programs.
     pub ms: f64,
 }
 

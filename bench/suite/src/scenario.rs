@@ -27,7 +27,7 @@ pub(crate) fn neighbour(nth: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name.
+    /// The name of the scenario.
     pub name: String,
     /// A description in one line.
     pub about: String,

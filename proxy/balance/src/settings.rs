@@ -76,7 +76,8 @@ pub struct Candidate<T> {
     pub endpoint: T,
     /// Identifies the endpoint in every proxy; see [`crate::hash`].
     pub key: u64,
-    /// Its share relative to the other endpoints. 0 counts as 1: an endpoint without a share is not in the set.
+    /// The endpoint's share relative to the other endpoints. 0 counts as 1, because an endpoint without a share is not
+    /// in the set.
     pub weight: u32,
     /// How near the endpoint is.
     pub nearness: Nearness,

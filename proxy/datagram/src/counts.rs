@@ -59,7 +59,7 @@ counts! {
         InboundSentBytes = r#"direction="inbound",to="client""#,
     }
     "leno_datagrams_dropped" "Datagrams of applications that proxies dropped, by reason." {
-        /// It is larger than the path allows.
+        /// The datagram is larger than the path allows.
         OutboundTooLarge = r#"direction="outbound",reason="too-large""#,
         /// The connection's queue was full.
         OutboundCongested = r#"direction="outbound",reason="congested""#,
@@ -67,19 +67,19 @@ counts! {
         OutboundWaiting = r#"direction="outbound",reason="not-open""#,
         /// The flow was refused.
         OutboundRefused = r#"direction="outbound",reason="refused""#,
-        /// It belongs to a flow that has ended.
+        /// The datagram belongs to a flow that has ended.
         OutboundUnknown = r#"direction="outbound",reason="no-flow""#,
-        /// Its destination is not known: it was sent to the proxy itself, or the kernel's table is full.
+        /// The destination is not known: the datagram was sent to the proxy itself, or the kernel's table is full.
         OutboundNoDestination = r#"direction="outbound",reason="no-destination""#,
-        /// The kernel did not accept it.
+        /// The kernel did not accept the datagram.
         OutboundUnsent = r#"direction="outbound",reason="unsent""#,
-        /// It is larger than the path allows.
+        /// The datagram is larger than the path allows.
         InboundTooLarge = r#"direction="inbound",reason="too-large""#,
         /// The connection's queue was full.
         InboundCongested = r#"direction="inbound",reason="congested""#,
-        /// It belongs to a flow that has ended.
+        /// The datagram belongs to a flow that has ended.
         InboundUnknown = r#"direction="inbound",reason="no-flow""#,
-        /// The application's socket did not accept it.
+        /// The application's socket did not accept the datagram.
         InboundUnsent = r#"direction="inbound",reason="unsent""#,
     }
     "leno_datagram_flows" "Flows of datagrams, by what became of them." {

@@ -7,7 +7,7 @@ use crate::wire;
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    /// It is larger than the path allows.
+    /// The datagram is larger than the path allows.
     TooLarge,
     /// The connection's queue is full. The queued datagrams are older, but just as useful.
     Congested,

@@ -34,7 +34,7 @@ pub async fn bind_captured(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
 /// socket.
 ///
 /// # Errors
-/// Those of [`bind_captured`].
+/// The errors of [`bind_captured`].
 pub async fn bind_quic(is_ipv6: bool, port: u16, mark: ProcessMark) -> io::Result<UdpSocket> {
     let socket = bind(is_ipv6, port).await?;
     steer_connections(&socket, mark.bytes())?;

@@ -26,7 +26,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Its identifier on its connection.
+    /// The stream's identifier on its connection.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.key.id

@@ -50,7 +50,7 @@ pub struct Encoder {
     table: Table,
     /// The fields in the table by their hash.
     fields: Index,
-    /// Those names in the table that are not in the static table, by their hash.
+    /// The names in the table that are not in the static table, by their hash.
     names: Index,
     /// For fields that were seen and not kept, the upper half of the hash, at the position that the lower half
     /// determines.

@@ -104,7 +104,7 @@ struct Evaluated {
 pub(crate) enum Silence {
     /// The proxy may connect to the server.
     Permitted,
-    /// It depends on the server name in TLS, which the client may still send.
+    /// The decision depends on the server name in TLS, which the client may still send.
     Undecided,
     /// The client is denied, whatever it sends.
     Denied,
@@ -113,10 +113,10 @@ pub(crate) enum Silence {
 /// Whether a request or relay in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// It is permitted. If there is a time (since 1970), the decision must be repeated then, because a token expires or
-    /// the age of the client's certificate reaches a limit of a rule.
+    /// The connection is still permitted. If there is a time (since 1970), the decision must be repeated then, because
+    /// a token expires or the age of the client's certificate reaches a limit of a rule.
     Permitted(Option<Duration>),
-    /// It is no longer permitted. It is already counted as ended in metrics.
+    /// The connection is no longer permitted. Metrics already count it as ended.
     Ended,
 }
 

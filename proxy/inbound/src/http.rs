@@ -514,7 +514,7 @@ fn unreachable(edge: &Peer, error: &ConnectError) -> (u16, &'static str) {
 }
 
 /// Whether to send a request again because the application closed a pooled connection while the request was on its way.
-/// It is sent again only if a repetition is safe.
+/// The request is sent again only if a repetition is safe.
 fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
         // If the answer was not HTTP, the connection was not stale.

@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 /// Whether the first bytes of a client are a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeMatch {
-    /// They are this probe.
+    /// The bytes are this probe.
     Probe(String),
-    /// They may become a probe: more of the request head is needed.
+    /// The bytes may become a probe: more of the request head is needed.
     Begun,
-    /// They are not a probe.
+    /// The bytes are not a probe.
     Other,
 }
 

@@ -63,7 +63,7 @@ pub fn listen(socket: &impl AsFd, backlog: i32) -> io::Result<()> {
 /// Like [`listener`], but the socket does not listen yet.
 ///
 /// # Errors
-/// Those of [`listener`].
+/// The errors of [`listener`].
 pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

@@ -15,7 +15,7 @@ pub const ZERO_THRESHOLD_S: f64 = 1.0 / 32_768.0;
 pub const FIRST_INDEX: i32 = -15 * 4 + 1;
 /// Buckets above the threshold: to 2^7 seconds. Longer durations count in the last one.
 const BUCKETS: usize = 22 * 4;
-/// These buckets, and the one below the threshold.
+/// The number of all buckets, including the one below the threshold.
 const CELLS: usize = BUCKETS + 1;
 
 /// The durations of one edge or one rule on a worker.

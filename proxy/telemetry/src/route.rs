@@ -21,7 +21,7 @@ pub const MAX_ROUTES: usize = 128;
 pub struct RouteLabels {
     /// The service that the client called.
     pub service: Arc<str>,
-    /// Its namespace.
+    /// The service's namespace.
     pub service_namespace: Arc<str>,
     /// The kind, the namespace and the name of the route: `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: Box<str>,

@@ -95,7 +95,7 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Tap {
     name: Box<str>,
-    /// Its number among all taps that were opened, from 1.
+    /// The tap's number. Taps are numbered from 1 in the order in which they were opened.
     number: u32,
     pub(crate) filter: Filter,
     /// Requests that the tap has taken, if its filter limits their number.

@@ -89,7 +89,7 @@ impl Credentials {
         })
     }
 
-    /// These credentials, which also verify peers of other trust domains.
+    /// Returns these credentials, which then also verify peers of other trust domains.
     #[must_use]
     pub fn with_federated(mut self, mut federated: FederatedRoots) -> Self {
         // Only the trust bundle can prove identities of this trust domain.
@@ -104,7 +104,7 @@ impl Credentials {
         &self.federated
     }
 
-    /// These credentials, which reject peers whose certificates are revoked.
+    /// Returns these credentials, which then reject peers whose certificates are revoked.
     #[must_use]
     pub fn with_revoked(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }

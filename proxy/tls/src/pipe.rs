@@ -58,11 +58,11 @@ enum Side {
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PipeEnding {
-    /// Its writer has shut it down.
+    /// The writer has shut the direction down.
     Closed,
-    /// Its writer was dropped without shutting it down; the writer may have reported a reason.
+    /// The writer was dropped without shutting the direction down. It may have reported a reason.
     Cut(Option<u8>),
-    /// Its writer was reset. Unread bytes are lost.
+    /// The writer was reset. Unread bytes are lost.
     Reset,
 }
 

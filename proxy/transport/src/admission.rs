@@ -49,7 +49,7 @@ pub enum Directions {
     Outbound,
     /// Connections to the workload only.
     Inbound,
-    /// Both.
+    /// Both directions.
     Both,
 }
 

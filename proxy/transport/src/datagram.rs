@@ -21,7 +21,7 @@ impl PlaceholderDestinations {
     /// Creates the socket for queries in the network namespace of this thread.
     ///
     /// # Errors
-    /// Those of [`udp`](crate::udp).
+    /// The errors of [`udp`](crate::udp).
     pub async fn new() -> io::Result<Self> {
         sockets::udp(false).await.map(Self)
     }

@@ -60,8 +60,8 @@ struct Table {
 /// have a local runtime.
 ///
 /// # Errors
-/// Those of [`leno_sockets::announcements`]. Then the proxy cannot prove that a request was unread when its connection
-/// is reset.
+/// The errors of [`leno_sockets::announcements`]. Then the proxy cannot prove that a request was unread when its
+/// connection is reset.
 pub fn follow_destroyed() -> io::Result<()> {
     // SAFETY: the socket owns its descriptor and always returns the same one, and it is not moved out of the `AsyncFd`.
     let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;

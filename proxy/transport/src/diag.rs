@@ -41,7 +41,7 @@ pub(crate) struct DiagSocket {
 /// A TCP socket that the kernel has destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destroyed {
-    /// Its own address, and the address to which it was connected.
+    /// The socket's own address, and the address to which it was connected.
     pub(crate) ends: (SocketAddr, SocketAddr),
     /// The bytes that were received in order. The end of the stream counts as one.
     pub(crate) received: u64,

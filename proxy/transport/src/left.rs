@@ -16,12 +16,12 @@ use crate::diag;
 /// The state of the program at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It has closed the connection, and does not read any more.
+    /// The program has closed the connection, and does not read any more.
     Left,
-    /// It still has the connection open, although it may send nothing more.
+    /// The program still has the connection open, although it may send nothing more.
     Here,
-    /// It is unknown, and stays unknown as long as the connection exists: the program is on another machine, or the
-    /// stream does not report it.
+    /// The state is unknown, and stays unknown as long as the connection exists: the program is on another machine, or
+    /// the stream does not report it.
     Unknown,
 }
 

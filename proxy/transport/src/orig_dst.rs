@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 
 /// The original destination of an accepted connection.
 ///
-/// It is the socket's local address if the port differs from the listener's: `sk_lookup` and TPROXY leave the original
-/// address on the socket. Otherwise it is the answer of `SO_ORIGINAL_DST` (`SOL_IP` 80 or `SOL_IPV6` 80), which comes
-/// from netfilter after a REDIRECT or from the capture's `cgroup/getsockopt` program. The result is canonical
-/// (IPv4-mapped addresses become IPv4).
+/// The result is the socket's local address if the port differs from the listener's: `sk_lookup` and TPROXY leave the
+/// original address on the socket. Otherwise the result is the answer of `SO_ORIGINAL_DST` (`SOL_IP` 80 or `SOL_IPV6`
+/// 80), which comes from netfilter after a REDIRECT or from the capture's `cgroup/getsockopt` program. Either address
+/// is canonical (IPv4-mapped addresses become IPv4).
 ///
 /// # Errors
-/// `NotFound` if there is none, because the connection was made to the listener itself. The system's error if the
-/// connection is gone.
+/// `NotFound` if there is no original destination, because the connection was made to the listener itself. The system's
+/// error if the connection is gone.
 pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<OrigDst> {
     let local = canonical(tcp.local_addr()?);
     if local.port() != listener_port {
@@ -31,11 +31,11 @@ pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<O
         .ok_or_else(|| not_captured(local))
 }
 
-/// As [`original_destination`], for a listener to which connections are redirected: for these it needs one system call
-/// less.
+/// As [`original_destination`], for a listener to which connections are redirected. This function needs one system
+/// call less.
 ///
 /// # Errors
-/// Those of [`original_destination`].
+/// The errors of [`original_destination`].
 pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Result<OrigDst> {
     match recorded(tcp, listener.is_ipv4())? {
         // Conntrack returns the listener's own address for connections that were not redirected.

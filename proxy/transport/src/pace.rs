@@ -26,9 +26,9 @@ const MAX_SOURCES: usize = 1024;
 /// What happens to a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is served at once.
+    /// The connection is served at once.
     Passes,
-    /// It is served after this wait.
+    /// The connection is served after this wait.
     Waits(Duration),
     /// Too many connections are waiting.
     Refused,

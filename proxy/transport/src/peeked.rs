@@ -23,8 +23,8 @@ const CHUNK: usize = 2048;
 
 /// A connection and the bytes that were read from it to detect its protocol.
 ///
-/// It is not a stream itself: the chosen reader (the HTTP engine, TLS or the relay) takes it apart and begins with
-/// these bytes. It holds no memory for bytes until some arrive.
+/// A `Peeked` is not a stream itself: the chosen reader (the HTTP engine, TLS or the relay) takes it apart and begins
+/// with these bytes. A `Peeked` holds no memory for bytes until some arrive.
 #[derive(Debug)]
 pub struct Peeked<S> {
     stream: S,

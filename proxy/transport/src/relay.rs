@@ -86,7 +86,7 @@ pub enum Ended {
     Failed {
         /// The connection that failed.
         side: Side,
-        /// Its error: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
+        /// The error of that connection: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
         error: io::Error,
     },
     /// Nothing moved for the given time, and both were reset.

@@ -95,7 +95,7 @@ impl Mesh {
         })
     }
 
-    /// Its name in records.
+    /// The name of the mesh in records.
     pub const fn name(self) -> &'static str {
         CLUSTER[self as usize]
     }

@@ -23,7 +23,7 @@ const SYSTEM: &str = "kubernetes.io/os";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     pub(super) node: Node,
-    /// Its label `kubernetes.io/hostname`.
+    /// The node's label `kubernetes.io/hostname`.
     host: String,
 }
 

@@ -28,7 +28,7 @@ impl Generator {
     /// All generators, Leno's own first.
     pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
 
-    /// Its name.
+    /// The name of the generator.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leno => "leno",

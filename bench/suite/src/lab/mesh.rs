@@ -150,7 +150,7 @@ pub fn named(name: &str, choices: &Choices) -> Result<Mesh> {
 }
 
 impl Mesh {
-    /// Its name in records.
+    /// The name of the mesh in records.
     pub fn name(&self) -> &'static str {
         &self.facts.name
     }

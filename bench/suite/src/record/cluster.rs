@@ -39,13 +39,13 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// The release of its kernel.
     pub kernel: String,
-    /// Its operating system.
+    /// The node's operating system.
     pub system: String,
-    /// Its container runtime, with the version.
+    /// The node's container runtime, with its version.
     pub runtime: String,
     /// The version of its kubelet.
     pub kubelet: String,
@@ -53,7 +53,7 @@ pub struct Node {
     pub architecture: String,
     /// The number of its processors.
     pub cpus: usize,
-    /// Its memory.
+    /// The node's memory.
     pub memory_mib: u64,
 }
 

@@ -75,11 +75,11 @@ impl Moved {
 /// What happens to the bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They are written, and held for a retry as long as that needs no larger buffer.
+    /// The bytes are written, and held for a retry as long as that needs no larger buffer.
     Hold,
-    /// They are written, and then dropped.
+    /// The bytes are written, and then dropped.
     Pass,
-    /// They are dropped, to find the message behind them.
+    /// The bytes are dropped, to find the message behind them.
     Discard,
 }
 

@@ -113,7 +113,7 @@ impl<'a> RequestView<'a> {
         values(self.headers(), name)
     }
 
-    /// Those headers whose names `is_wanted` accepts, and that are forwarded to the server. Headers that the client's
+    /// The headers whose names `is_wanted` accepts, and that are forwarded to the server. Headers that the client's
     /// `Connection` names are not forwarded (RFC 9110 section 7.6.1).
     pub fn forwarded(
         &self,

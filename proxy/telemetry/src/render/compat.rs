@@ -50,7 +50,7 @@ impl FromStr for MetricsCompat {
 /// The labels of the proxy's own workload in the metrics of other meshes.
 #[derive(Clone, Debug, Default)]
 pub struct OwnWorkload {
-    /// Its namespace.
+    /// The workload's namespace.
     pub namespace: String,
     /// The instance.
     pub instance: String,

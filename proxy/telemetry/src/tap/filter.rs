@@ -51,9 +51,9 @@ pub struct Filter {
 /// A client, a server or a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// Its namespace.
+    /// The party's namespace.
     pub namespace: Box<str>,
-    /// Its name. `*` matches any.
+    /// The party's name. `*` matches any.
     pub name: Box<str>,
 }
 

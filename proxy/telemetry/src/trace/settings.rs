@@ -15,7 +15,7 @@ const DEFAULT_SAMPLING: Sampling = Sampling { millionths: 10_000 };
 pub struct TraceSettings {
     /// The namespace of the collector's service.
     pub namespace: Box<str>,
-    /// Its name.
+    /// The service's name.
     pub service: Box<str>,
     /// The port of the service.
     pub port: u16,
