@@ -72,7 +72,7 @@ struct FlowCost {
     /// CPU of client and server for a request over kept connections, in microseconds.
     kept_cpu_us: f64,
     kept_p99_ms: f64,
-    /// The same where each request has a connection of its own.
+    /// CPU of client and server for a request that has a connection of its own, in microseconds.
     new_cpu_us: f64,
     new_p99_ms: f64,
     /// Microseconds for one command when Redis is fully busy, computed from the commands per second.

@@ -21,7 +21,7 @@ pub(crate) struct MatchList {
     index: Option<Box<Index>>,
 }
 
-/// The same matches, grouped by a header whose exact value they require.
+/// The matches of a [`MatchList`], grouped by a header whose exact value they require.
 ///
 /// ```text
 ///   x-tenant: a ──► 1, 4        one lookup per header name, whatever the number of values

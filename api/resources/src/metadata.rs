@@ -122,7 +122,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// When it was created, in seconds of Unix time; the far future if unknown.
+    /// When the object was created, in seconds of Unix time; the far future if unknown.
     #[must_use]
     pub fn created(&self) -> i64 {
         self.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second())

@@ -43,7 +43,7 @@ impl Origin {
         Some(Self { is_tls, host: host(authority.host())?, port })
     }
 
-    /// The same for the text of a URL in a document, which must not have a fragment.
+    /// The origin of a URL that is written in a document. The URL must not have a fragment.
     #[must_use]
     pub fn of_url(text: &str) -> Option<Self> {
         let is_plain = text.len() <= MAX_URL && !text.contains('#');

@@ -31,7 +31,7 @@ pub struct TapPage {
 /// A request that has ended, as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TappedRequest {
-    /// When it began, in microseconds of Unix time.
+    /// When the request began, in microseconds of Unix time.
     pub at_unix_us: u64,
     /// `outbound` if the proxy of its client was tapped, otherwise `inbound`.
     pub direction: Cow<'static, str>,
@@ -81,7 +81,7 @@ pub struct TappedRequest {
     /// The beginning of the request's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_body: Option<TappedBody>,
-    /// The same for the response.
+    /// The beginning of the response's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_body: Option<TappedBody>,
     /// The identifier by which later hops recognise a followed request, in hexadecimal digits.
@@ -158,7 +158,7 @@ pub struct AccessRecord {
     pub trace: Option<TraceIds>,
     /// Whether the mesh or the server failed it.
     pub is_failed: bool,
-    /// Whether it is a request, and not an opaque connection.
+    /// Whether the record is about a request, and not about an opaque connection.
     pub is_request: bool,
     /// The fields.
     pub attributes: Vec<(String, AccessField)>,

@@ -64,7 +64,7 @@ pub struct UnknownDefault(String);
 pub struct AuthorizationPolicy {
     /// The document.
     pub source: PolicySource,
-    /// What it does with clients and requests that match.
+    /// What the policy does with clients and requests that match.
     pub action: Action,
     /// The ports of the workload to which its targets limit the policy; `None` means all.
     pub ports: Option<Arc<[u16]>>,

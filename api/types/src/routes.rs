@@ -17,8 +17,8 @@ pub struct Route {
     pub namespace: Arc<str>,
     /// The route's name.
     pub name: Arc<str>,
-    /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each other, the older route
-    /// wins.
+    /// When the route was created, in seconds of Unix time; 0 if unknown. If two routes contradict each other, the
+    /// older route wins.
     pub created: u64,
     /// The ports of the service to which the route is attached; none means all.
     pub ports: Vec<u16>,
@@ -263,7 +263,7 @@ pub struct RouteRetry {
 pub struct SessionAffinity {
     /// The name of the cookie or header.
     pub name: Arc<str>,
-    /// Whether it is a header of requests and responses instead of a cookie.
+    /// Whether the session is in a header of requests and responses instead of a cookie.
     pub is_header: bool,
     /// The longest life of a session.
     pub absolute: Option<Duration>,
@@ -281,7 +281,7 @@ impl Default for PathMatch {
 }
 
 impl RouteKind {
-    /// Whether it matches requests; otherwise it matches connections.
+    /// Whether routes of this kind match requests; otherwise they match connections.
     #[must_use]
     pub const fn is_of_requests(self) -> bool {
         matches!(self, Self::Http | Self::Grpc)

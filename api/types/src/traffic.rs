@@ -39,8 +39,8 @@ pub struct Traffic {
 /// The document of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicySource {
-    /// When it was created, in seconds of Unix time; 0 if unknown. Of two policies with the same
-    /// scope, the older wins.
+    /// When the document was created, in seconds of Unix time; 0 if unknown. Of two policies with the same scope, the
+    /// older one wins.
     pub created: u64,
     /// The document's namespace.
     pub namespace: Arc<str>,
@@ -198,7 +198,7 @@ pub struct Ejection {
 /// Compares the success rates of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// How often they are compared, by their requests since the last comparison.
+    /// How often the endpoints are compared, by their requests since the last comparison.
     pub interval: Duration,
     /// Endpoints with fewer requests are not compared.
     pub minimum_requests: u32,

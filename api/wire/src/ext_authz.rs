@@ -48,9 +48,9 @@ pub enum CheckBody {
     /// The body is not sent.
     #[default]
     None,
-    /// As a text.
+    /// The body is sent as a text.
     Text(String),
-    /// As bytes.
+    /// The body is sent as bytes.
     Bytes(Vec<u8>),
 }
 

@@ -28,7 +28,7 @@ pub enum Verdict {
     NotMeasurableHere,
 }
 
-/// The same words as in JSON, but with spaces.
+/// A verdict is shown in the words that JSON has, but with spaces.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&in_words(self))

@@ -24,7 +24,7 @@ pub(crate) struct Figure {
     pub(crate) heading: String,
     pub(crate) digits: usize,
     pub(crate) unit: String,
-    /// Whether it is a column of the second table of a scenario.
+    /// Whether the figure is a column of the second table of a scenario.
     #[serde(default)]
     column: bool,
     of: Fields,

@@ -76,7 +76,8 @@ impl Running {
     /// Waits until the command listens.
     ///
     /// # Errors
-    /// If it ends before that, or does not listen within 20 s; then the error has its output. Also after an interrupt.
+    /// If the command ends before that, or does not listen within 20 s; then the error has its output. Also after an
+    /// interrupt.
     pub(crate) fn listens(&mut self, at: SocketAddrV4, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(at).is_err() {
@@ -121,7 +122,7 @@ impl Running {
     /// The output of a command that has ended.
     ///
     /// # Errors
-    /// If it has failed; the error has the end of its standard error.
+    /// If the command has failed; the error has the end of its standard error.
     pub(crate) fn output(mut self, ended: ExitStatus) -> Result<Vec<u8>> {
         if !ended.success() {
             let errors = self.errors()?;

@@ -92,7 +92,7 @@ impl Answer {
 /// Queries the Prometheus at `url`.
 ///
 /// # Errors
-/// If it does not answer after all attempts, rejects a query, or lacks a metric; the error names
+/// If Prometheus does not answer after all attempts, rejects a query, or lacks a metric; the error names
 /// the metric.
 pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
     let window = &question.window;

@@ -63,8 +63,8 @@ pub(crate) fn unanswered(report: &Report) -> Option<String> {
 /// Checks that a folder contains the whole real application.
 ///
 /// # Errors
-/// If it is not a folder, a scenario has no real application, a service has neither a program nor a jar, or there is a
-/// jar but no `java`.
+/// If the path is not a folder, a scenario has no real application, a service has neither a program nor a jar, or there
+/// is a jar but no `java`.
 pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> {
     look_into(folder, scenarios, tools::find("java").is_some())
 }

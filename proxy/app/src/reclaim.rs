@@ -20,8 +20,8 @@ use nix::libc;
 /// them again.
 const EVERY: Duration = Duration::from_secs(1);
 /// How far below the first frames pages are returned. The stack of the main thread is as large as its resource limit.
-/// If that is unlimited, the kernel maps other memory within the range that the C library reports as the stack, but at
-/// a distance of at least 128 MiB.
+/// If this limit is unlimited, the kernel maps other memory within the range that the C library reports as the stack,
+/// but at a distance of at least 128 MiB.
 const DEEPEST: usize = 1024 * 1024;
 /// How many pages below the caller's frame are kept, because the frames of the functions that release the others are
 /// there.
@@ -62,8 +62,8 @@ pub(crate) fn find_stack() {
 fn bounds() -> io::Result<(usize, usize)> {
     let mut attributes = std::mem::MaybeUninit::uninit();
     let (mut lowest, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the attributes are made by the first call, read by the second and destroyed by the third; if the first fails, none
-    // is used.
+    // SAFETY: the attributes are made by the first call, read by the second and destroyed by the third; if the first
+    // fails, none is used.
     unsafe {
         result(libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()))?;
         let read = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size);
@@ -105,8 +105,9 @@ pub(crate) fn release_stack() {
     let end = in_use.checked_div(page).unwrap_or_default().saturating_mul(page);
     let end = end.saturating_sub(spared);
     let Some(size) = end.checked_sub(lowest).filter(|size| *size > 0) else { return };
-    // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames: this one is
-    // above `end`, by more than what the call itself needs. They read as zeros when the stack grows into them again.
+    // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames:
+    // this one is above `end`, by more than what the call itself needs. They read as zeros when the stack grows into
+    // them again.
     let released =
         unsafe { libc::madvise(ptr::without_provenance_mut(lowest), size, libc::MADV_DONTNEED) };
     // The kernel maps the main thread's stack as it grows. Pages that are not mapped yet (ENOMEM) need not be returned.

@@ -30,8 +30,8 @@ use crate::{capture, control, fixed, reclaim};
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// The same for a proxy that has drained for [`DRAIN_LONG`] while another process serves its workload: this drain may
-/// last for hours, and nothing waits for its end.
+/// How often a proxy checks whether it is done after it has drained for [`DRAIN_LONG`] while another process serves its
+/// workload. This drain may last for hours, and nothing waits for its end.
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 

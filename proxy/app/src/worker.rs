@@ -117,7 +117,8 @@ pub(crate) enum Departure {
     Replaced,
     /// Another process already accepts connections from the same listeners, so streams have time to end here.
     Succeeded,
-    /// Like `Succeeded`, but the other process has its own listeners on the same ports.
+    /// Another process accepts connections on listeners of its own with the same ports, so streams have time to end
+    /// here.
     PassedOn,
 }
 
@@ -285,9 +286,10 @@ pub(crate) struct Planes {
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
-    /// Serve this workload's connections on the threads of other workloads, in a process that serves several.
+    /// Serves this workload's connections on the threads of other workloads, in a process that serves several
+    /// workloads.
     guests: Option<Guests>,
-    /// Whether this is a guest: then the counts of its thread are not its own.
+    /// Whether this workload is a guest on another workload's thread. Then the counts of its thread are not its own.
     is_guest: bool,
 }
 

@@ -52,7 +52,7 @@ pub enum Locality {
     },
     /// Endpoints on the same node, then those in the same zone (`PreferSameNode`).
     SameNode {
-        /// As in [`Locality::SameZone`].
+        /// If the near endpoints have more requests in flight than this, on average, others are used, too.
         overflow: u32,
     },
 }

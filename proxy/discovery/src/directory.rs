@@ -425,7 +425,8 @@ impl Live {
         })
     }
 
-    /// The same for a later request; `None` if it has not changed since it was reported.
+    /// The certificate and trust bundle, for a later request of a stream. `None` if they have not changed since they
+    /// were reported.
     pub(crate) fn take_in_use(&self) -> Option<TrustInUse> {
         let is_new = self.state().in_use.as_ref().is_some_and(|(_, is_new)| *is_new);
         if is_new { self.in_use() } else { None }

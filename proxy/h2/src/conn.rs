@@ -61,7 +61,7 @@ impl Accept {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Like [`accept`](Accept::accept).
+    /// [`accept`](Accept::accept) as a poll function.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Request>> {
         let mut inner = self.conn.borrow_mut();
         while let Some(key) = inner.accepted.pop_front() {

@@ -38,7 +38,7 @@ impl Stream {
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
-    /// Like [`head`](Stream::head).
+    /// [`head`](Stream::head) as a poll function.
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Reset>> {
         self.poll_recv(cx, |slot| slot.heads.pop_front().map(Ok))
     }
@@ -48,7 +48,7 @@ impl Stream {
         poll_fn(|cx| self.poll_data(cx)).await
     }
 
-    /// Like [`data`](Stream::data).
+    /// [`data`](Stream::data) as a poll function.
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Reset>> {
         self.poll_recv(cx, |slot| match slot.data.pop_front() {
             Some(piece) => Some(Ok(Some(piece))),
@@ -139,7 +139,7 @@ impl Stream {
         poll_fn(|cx| self.poll_capacity(cx)).await
     }
 
-    /// Like [`capacity`](Stream::capacity).
+    /// [`capacity`](Stream::capacity) as a poll function.
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         let mut inner = self.conn.borrow_mut();
         let most = inner.limits.send_bytes;
@@ -164,7 +164,7 @@ impl Stream {
         poll_fn(|cx| self.poll_closed(cx)).await
     }
 
-    /// Like [`closed`](Stream::closed).
+    /// [`closed`](Stream::closed) as a poll function.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reset>> {
         let mut inner = self.conn.borrow_mut();
         match inner.streams.get_mut(self.key) {

@@ -235,7 +235,7 @@ impl Call {
         self.is_mesh
     }
 
-    /// Whether it is an extended CONNECT (RFC 8441).
+    /// Whether the request is an extended CONNECT (RFC 8441).
     pub(crate) fn is_extended_connect(&self) -> bool {
         self.head.find(Token::PROTOCOL).is_some()
     }

@@ -230,7 +230,7 @@ pub struct Exchange {
     /// Bytes of the request as received, including head, framing, and the bytes that follow an upgrade. For HTTP/2: the
     /// decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
-    /// The same for the final response.
+    /// Bytes of the final response as received, counted like those of the request.
     pub response_bytes: u64,
     /// Whether the client has received a part of a response other than complete interim responses, so that the proxy
     /// can no longer send an answer of its own.

@@ -26,7 +26,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub struct HeldBody {
     /// The bytes that were read.
     pub content: Vec<u8>,
-    /// Whether they are the whole content.
+    /// Whether these bytes are the whole content.
     pub is_whole: bool,
 }
 

@@ -26,8 +26,9 @@ pub struct Limits {
     /// How long an exchange may last without a byte in either direction. It ends after one to two times this duration,
     /// which is as long as `idle`, for the sake of long polls.
     pub stall: Duration,
-    /// The same limit while the response has not begun, if this is less than `stall`: a server that hangs never begins
-    /// to respond, whereas a download that pauses has begun. The exchange ends after one to two times this duration.
+    /// How long an exchange may last without a byte in either direction while the response has not begun. It only
+    /// matters if it is less than `stall`. A server that hangs never begins to respond, whereas a download that pauses
+    /// has begun. The exchange ends after one to two times this duration.
     pub response_wait: Duration,
     /// Whether `stall` also applies to streams between two HTTP/2 connections once their response has begun. By default
     /// it does not: a watch may be quiet for hours, and costs almost nothing.

@@ -84,7 +84,7 @@ pub(crate) struct PortRules {
     pub(crate) mtls: MtlsMode,
     /// The protocol that the port is declared to carry.
     pub(crate) declared: Protocol,
-    /// Whether it is the port of HBONE, and not one of the application.
+    /// Whether the port is that of HBONE, and not one of the application.
     pub(crate) hbone: bool,
 }
 

@@ -117,7 +117,7 @@ impl RateLimits {
         Self { limits, asker: is_shared.then(asker) }
     }
 
-    /// Whether it was built from these limits.
+    /// Whether this value was built from these limits.
     pub(crate) fn is_of(&self, limits: &[RateLimit]) -> bool {
         self.limits.iter().map(|limit| &limit.said).eq(limits)
     }

@@ -16,7 +16,7 @@ pub(crate) trait Request {
     /// The head of the request.
     fn view(&self) -> RequestView<'_>;
 
-    /// Whether it came over HTTP/2.
+    /// Whether the request came over HTTP/2.
     fn is_http2(&self) -> bool;
 
     /// Whether the request may be sent to another proxy as HTTP/1. A request that takes over its connection may not.
@@ -51,7 +51,7 @@ pub(crate) trait Request {
 pub(crate) struct OfHttp1<'a, S = TcpStream> {
     pub(crate) client: &'a mut Conn<S>,
     pub(crate) head: &'a RequestHead,
-    /// Whether this is a copy of an HTTP/2 request, so that it is sent over HTTP/2 again.
+    /// Whether this is a copy of an HTTP/2 request. Then it is sent over HTTP/2 again.
     pub(crate) of_http2: bool,
 }
 

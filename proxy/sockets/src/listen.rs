@@ -10,11 +10,11 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::steer::spread;
 
-/// Connections that the kernel completes before they are accepted: as many as a burst that one worker accepts within
-/// some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
+/// How many connections the kernel completes before they are accepted. That is a burst that one worker accepts within
+/// some 50 ms. The kernel reduces it to `net.core.somaxconn` (4096).
 pub const BACKLOG: i32 = 4096;
 
-/// The same for the admin server, to which scrapers and probes connect.
+/// The backlog of the admin server, to which scrapers and probes connect.
 pub const ADMIN_BACKLOG: i32 = 128;
 
 /// How long a listener that closes waits for pending handshakes: longer than a round trip to a client in the same

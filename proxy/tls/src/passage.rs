@@ -182,9 +182,9 @@ impl Tls {
         }
     }
 
-    /// The same for a writer, while bytes or a close of the other end may still arrive through TLS. Only the reader may
-    /// read those from the socket, because there is no room to store all of them. A socket that is not read reports no
-    /// errors by itself, so it is checked at intervals.
+    /// Like `poll_witness`, but for a writer, while bytes or a close of the other end may still arrive through TLS.
+    /// Only the reader may read those from the socket, because there is no room to store all of them. A socket that is
+    /// not read reports no errors by itself, so it is checked at intervals.
     fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));

@@ -26,7 +26,7 @@ use crate::binding::Binding;
 
 /// The largest number of bytes that wait in one direction for their reader. One read returns as many.
 const MOST: usize = RELAY_BUFFER;
-/// The same while the writer's memory is short: as many as a TLS record has.
+/// The largest number of bytes that wait in one direction while the writer's memory is short. A TLS record has as many.
 const MOST_SHORT: usize = 16 * 1024;
 /// The largest amount of memory that an empty direction keeps. It suffices for a small request.
 const KEPT: usize = 1024;

@@ -65,7 +65,7 @@ impl Listener {
     /// Listens on a socket that [`leno_sockets::listener`] or [`leno_sockets::bound`] created.
     ///
     /// # Errors
-    /// If it is not such a socket.
+    /// If the socket is of another type or state.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         leno_sockets::listen(&socket, BACKLOG)?;
         let inner = TcpListener::from_std(socket.into())?;

@@ -45,10 +45,11 @@ pub struct ConnectionRules {
 /// For each value of `from` in the table, whether a client matches it.
 pub(super) struct MatchingClients {
     certain: Vec<bool>,
-    /// The same for deny and external rules; set if addresses of the client, or the validity of its certificate, are
-    /// unknown.
+    /// Like `certain`, but for deny and external rules: unknown addresses and an unknown validity of the certificate
+    /// count as a match. `None` if both are known.
     possible: Option<Vec<bool>>,
-    /// The same for audit rules; set if the validity of the certificate is unknown.
+    /// Like `certain`, but for audit rules: an unknown validity of the certificate counts as a match. `None` if it is
+    /// known.
     audited: Option<Vec<bool>>,
 }
 

@@ -31,7 +31,8 @@ impl From<proto::ServiceUpdate> for ServiceUpdate {
 }
 
 impl ServiceUpdate {
-    /// Whether it contains all fields except the endpoints; the addresses of the service are among them.
+    /// Whether the update contains all fields except the endpoints. The addresses of the service are among these
+    /// fields.
     #[must_use]
     pub fn has_front(&self) -> bool {
         self.0.service.is_some()

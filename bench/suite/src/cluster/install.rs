@@ -148,7 +148,8 @@ impl Installation<'_> {
     /// ready replica.
     ///
     /// # Errors
-    /// If it is not ready in time, or can never become ready; the error gives the reason. Also after an interrupt.
+    /// If the mesh is not ready in time, or can never become ready; the error gives the reason. Also after an
+    /// interrupt.
     pub(super) async fn ready_on(&self, nodes: &[&str]) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let mut patience = Patience::default();

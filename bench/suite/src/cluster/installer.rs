@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Runs a program against a cluster and returns its output.
 ///
 /// # Errors
-/// If it cannot be started, fails, takes more than ten minutes, or the run is interrupted. Then the
+/// If the program cannot be started, fails, takes more than ten minutes, or the run is interrupted. Then the
 /// program and all its children are ended.
 pub(super) fn run(
     program: &Path,

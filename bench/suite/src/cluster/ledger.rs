@@ -73,7 +73,7 @@ impl Ledger {
     /// Checks that a cluster is the one of this ledger.
     ///
     /// # Errors
-    /// If it is another cluster; the error names both and says what to do.
+    /// If the cluster is another one; the error names both and says what to do.
     pub(super) fn check(&self, directory: &Path, cluster: &str) -> Result<()> {
         if self.cluster == cluster {
             return Ok(());

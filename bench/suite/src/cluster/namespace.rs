@@ -11,7 +11,7 @@ use super::names::MANAGED;
 /// or if another user has since created a namespace of the same name.
 ///
 /// # Errors
-/// If it is not gone in time, with the obstacle in Kubernetes' words; or if the namespace is not the suite's own.
+/// If the namespace is not gone in time, with the obstacle in Kubernetes' words; or if it is not the suite's own.
 pub(super) async fn delete(client: &Client, namespace: &str) -> Result<()> {
     let Some(there) = get(client, namespace).await? else { return Ok(()) };
     ensure!(

@@ -78,7 +78,7 @@ impl Watchers {
     /// process.
     ///
     /// # Errors
-    /// If that takes longer than 60 s, in which case the error names what is missing; if the
+    /// If this takes longer than 60 s, in which case the error names what is missing; if the
     /// containers cannot be listed.
     pub(super) async fn before(
         &self,

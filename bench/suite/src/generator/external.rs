@@ -35,7 +35,7 @@ pub(super) struct External {
     tool: Tool,
     protocols: Vec<Protocol>,
     paces: Vec<String>,
-    /// Why it cannot generate any other load.
+    /// Why the generator cannot generate any other load.
     otherwise: String,
     arguments: Vec<String>,
     /// The content of a file that the generator reads: a script, or the message of gRPC calls.
@@ -53,7 +53,7 @@ impl External {
         self.tool.find((&self.name, None))
     }
 
-    /// Why it cannot generate this load; `None` if it can.
+    /// Why the generator cannot generate this load; `None` if it can.
     pub(super) fn unable(&self, plan: &Plan) -> Option<&str> {
         let pace = match plan.pace {
             Pace::Rate(_) => "rate",

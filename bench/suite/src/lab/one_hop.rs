@@ -42,7 +42,7 @@ const FILES: [(&str, usize); 3] = [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024
 /// A running program that listens. It is ended when this value is dropped.
 pub struct Listening {
     running: Running,
-    /// Where it listens.
+    /// The address on which the program listens.
     pub address: SocketAddrV4,
     _directory: TempDir,
 }
@@ -129,7 +129,7 @@ fn nginx(root: &Path, address: SocketAddrV4) -> Result<Command> {
 /// Starts one proxy of a mesh in front of a server.
 ///
 /// # Errors
-/// The same as for [`server`], and if the mesh has no such proxy.
+/// The errors of [`server`]. Also if the mesh has no such proxy.
 pub fn proxy(
     (mesh, program): (&Mesh, &Path),
     (server, protocol): (SocketAddrV4, Protocol),

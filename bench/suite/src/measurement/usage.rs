@@ -32,7 +32,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Whether it does not carry the load.
+    /// Whether programs of this role do not carry the load.
     pub(crate) fn is_beside(self) -> bool {
         matches!(self, Self::Agent | Self::Control)
     }
@@ -52,7 +52,7 @@ pub(crate) struct Component {
 }
 
 impl Component {
-    /// Whether this is the suite's own client, from whose network namespace the load comes.
+    /// Whether this component is the suite's own client, from whose network namespace the load comes.
     pub(crate) fn is_client(&self) -> bool {
         self.role == Role::Generator
     }

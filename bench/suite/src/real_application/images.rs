@@ -77,10 +77,11 @@ pub enum AppProtocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Privileges {
-    /// As Pod Security `restricted` requires, with a read-only root file system.
+    /// The privileges that Pod Security `restricted` permits, with a read-only root file system.
     #[default]
     Restricted,
-    /// As in the image: its user, which may be root, the default capabilities, and a writable file system.
+    /// The privileges that the image asks for: its user, which may be root, the default capabilities, and a writable
+    /// file system.
     Image,
 }
 

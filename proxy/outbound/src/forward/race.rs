@@ -44,7 +44,7 @@ struct Race<'a> {
     sending: Sending<'a>,
     policy: &'a RequestPolicy,
     registry: &'a Registry,
-    /// Whether it is decided that the response of a certain copy goes to the client.
+    /// Whether the proxy has decided which copy's response goes to the client.
     is_decided: Cell<bool>,
 }
 

@@ -40,7 +40,7 @@ fn to(services: &[u8]) -> Hop {
     Hop { services, directory: "/d".into(), ..Hop::default() }
 }
 
-/// The same hop, but beside an application.
+/// The given hop, but beside an application.
 fn beside_application(hop: Hop) -> Hop {
     Hop { application: Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080)), ..hop }
 }
