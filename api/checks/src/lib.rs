@@ -5,7 +5,7 @@
 //! ```
 //! A [`Check`] is a name and a question. The code that answers the question turns the check into a [`CheckResult`],
 //! with a remedy if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
-//! cluster by [`table`], and exits by [`is_well`]. This crate does not deal with what is checked.
+//! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
 
 use serde::Serialize;
 
@@ -76,13 +76,13 @@ impl Check {
         self.result(Level::Good, text)
     }
 
-    /// A part does not work, or a substitute is used for it.
+    /// The result if a part does not work, or a substitute is used for it.
     #[must_use]
     pub fn warning(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Warning, text)
     }
 
-    /// The checked part does not work.
+    /// The result if the checked part does not work.
     #[must_use]
     pub fn bad(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Bad, text)
@@ -118,7 +118,7 @@ impl CheckResult {
     }
 }
 
-/// Whether a user can proceed with all of them.
+/// Whether a user can proceed with all these results.
 #[must_use]
 pub fn is_well(findings: &[CheckResult]) -> bool {
     findings.iter().all(|finding| finding.level.is_well())

@@ -15,7 +15,7 @@ const MAX_SUBDOMAIN: usize = 253;
 pub struct ServiceName {
     /// The namespace, a DNS label.
     pub namespace: Arc<str>,
-    /// The name within it, a DNS label.
+    /// The name of the service in the namespace, a DNS label.
     pub name: Arc<str>,
 }
 
@@ -24,7 +24,7 @@ pub struct ServiceName {
 pub struct InstanceName {
     /// The namespace, a DNS label.
     pub namespace: Arc<str>,
-    /// The name within it.
+    /// The name of the instance in the namespace.
     pub name: Arc<str>,
 }
 

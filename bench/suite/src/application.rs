@@ -35,15 +35,16 @@ pub(crate) const PORT: u16 = 8080;
 pub(crate) const LISTEN: &str = "0.0.0.0:8080";
 /// Flow-control windows of HTTP/2, so large that they never delay a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Concurrent streams of a connection: more than any scenario opens through one proxy.
+/// The largest number of concurrent streams on a connection. No scenario opens so many through one proxy.
 const MAX_STREAMS: u32 = 4096;
-/// The beginning of a path that ends with the number of bytes to answer, and the largest such number.
+/// The path of a request for an answer of a certain size begins with this text and ends with the number of bytes. The
+/// second constant is the largest such number.
 pub(crate) const BYTES: &str = "/bytes/";
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// The `Sec-WebSocket-Accept` that belongs to the key that the generator always sends (RFC 6455, section 1.3). HAProxy
 /// refuses a response without it.
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// Bytes of one read of the echo.
+/// How many bytes the echo reads at a time.
 const READ_SIZE: usize = 256 * 1024;
 /// How long a listener waits after a failed accept. The usual cause is a full table of descriptors,
 /// which lasts until other connections close.

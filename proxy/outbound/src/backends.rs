@@ -49,7 +49,7 @@ pub(crate) struct Backends {
     streams: RefCell<Option<Rc<Streams>>>,
     /// The routes from which `routes` and `streams` were made.
     routed: RefCell<Option<Arc<[Arc<leno_types::routes::Route>]>>>,
-    /// How TLS is originated with endpoints outside of the mesh.
+    /// How the proxy uses TLS on connections to endpoints outside of the mesh.
     outside: RefCell<Option<Rc<Outside>>>,
     /// The cause, if endpoints that are given by name have no address.
     unresolved: Cell<Option<&'static str>>,
@@ -95,11 +95,11 @@ pub(crate) struct ServiceLabels {
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    /// The pool of connections to it.
+    /// The pool of connections to this endpoint.
     pub(crate) pool: Pool,
     /// Limits the connections to all endpoints of the service.
     pub(crate) connections: Rc<Gate>,
-    /// How TLS is originated with it, if it is outside of the mesh.
+    /// How the proxy uses TLS on connections to this endpoint, if it is outside of the mesh.
     pub(crate) outside: Option<Rc<Outside>>,
     /// The address of the service, if this endpoint is a waypoint of the service.
     pub(crate) behind: Option<SocketAddr>,
@@ -107,7 +107,7 @@ pub(crate) struct Remote {
     labels: EdgeLabels,
 }
 
-/// If two values are equal by these fields, the endpoint keeps its pool and its history.
+/// After an update, an endpoint keeps its pool and its history if its old and its new value are equal by these fields.
 impl PartialEq for Remote {
     fn eq(&self, other: &Self) -> bool {
         let same_tls = match (&self.outside, &other.outside) {
@@ -191,7 +191,7 @@ impl Backends {
         self.own.set(own);
     }
 
-    /// Whether TLS is originated with endpoints that have no identity.
+    /// Whether the proxy uses TLS on connections to endpoints that have no identity.
     pub(crate) fn originates_tls(&self) -> bool {
         self.outside.borrow().is_some()
     }

@@ -90,8 +90,8 @@ fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }
 
-/// Sends data in more than three writes of the same size, every other of which is vectored, and reads it in pieces of
-/// another size.
+/// Sends data in more than three writes of the same size, and reads it in pieces of another size. Every second write is
+/// vectored.
 async fn arrive_whole(
     (mut client, write): (TlsStream, usize),
     (mut server, read): (TlsStream, usize),

@@ -32,7 +32,7 @@ const MAX_REMEMBERED: usize = 1024;
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// The task that follows the announcements holds the strong reference.
+    /// A weak reference, because the task that follows the announcements holds the strong one.
     static DESTROYED: RefCell<Weak<DestroyedSockets>> = const { RefCell::new(Weak::new()) };
     static LOST: Cell<u64> = const { Cell::new(0) };
 }

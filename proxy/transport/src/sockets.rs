@@ -30,20 +30,19 @@ use crate::{destroyed, domain};
 /// The largest number of sockets of one family that are kept in stock. Connections to servers are pooled, so bursts of
 /// new ones are rare. A socket in stock takes some 4 KiB of kernel memory.
 const STOCK: usize = 16;
-/// If fewer sockets are left, more are requested: at half of the stock, so that the answer, which takes some 100 us,
-/// arrives before the rest is used.
+/// If fewer sockets than this are left, more are requested. It is half of the stock, so that the answer, which takes
+/// some 100 us, arrives before the rest is used.
 const LOW: usize = STOCK / 2;
 
-/// The largest number of waiting requests, from other threads to one thread, for sockets. It is also the largest number
-/// of waiting errands from other threads.
+/// How many requests for sockets from other threads may wait at a thread, and how many errands for other threads.
 const WAITING: usize = 16;
 
 thread_local! {
     static NAMESPACE: RefCell<Option<Rc<Namespace>>> = const { RefCell::new(None) };
 }
 
-/// The threads of this process that serve the workload with an address; the one that was added last is last. There is
-/// an entry for each workload of the process and each of its few addresses.
+/// The threads of this process that serve the workload with an address, in the order in which they were added. There is
+/// an entry for each address of each workload of the process.
 static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, Vec<Host>>>> = LazyLock::new(Mutex::default);
 
 /// The number that the last of these threads got.
@@ -72,7 +71,7 @@ struct Known {
     addresses: Arc<[IpAddr]>,
     /// Whether the broker creates UDP sockets.
     makes_udp: bool,
-    /// Locked during one query and its answer.
+    /// The socket for queries of sock_diag(7). It is locked during one query and its answer.
     diagnosis: Arc<Mutex<Socket>>,
     shown: Shown,
 }
@@ -86,17 +85,17 @@ pub struct LentNamespace {
     borrowers: mpsc::Sender<Loan>,
 }
 
-/// A request for a socket, and where the socket is sent.
+/// A request for a socket, and the channel through which the socket is sent to the borrower.
 type Loan = (SocketKind, oneshot::Sender<io::Result<OwnedFd>>);
 
-/// A piece of work that a thread does for another workload's thread.
+/// An errand: a piece of work that one thread does for another.
 type Errand = Box<dyn FnOnce() + Send>;
 
 /// A thread that serves a workload of this process, and that may run errands for other threads.
 #[derive(Clone, Debug)]
 pub struct Host {
     number: u64,
-    /// `None`: the thread accepts no more errands.
+    /// `None` if the thread accepts no more errands.
     errands: Option<mpsc::Sender<Errand>>,
 }
 
@@ -108,9 +107,9 @@ struct Namespace {
     /// The number of this thread's [`Host`].
     host: u64,
     borrowers: mpsc::Sender<Loan>,
-    /// For TCP and UDP; for each, IPv4 and IPv6.
+    /// The stocks for TCP and for UDP; for each of them, one for IPv4 and one for IPv6.
     stocks: [[Stock; 2]; 2],
-    /// The broker no longer answers.
+    /// Whether the broker no longer answers.
     ended: Cell<bool>,
 }
 
@@ -124,7 +123,7 @@ struct SocketKind {
 #[derive(Debug, Default)]
 struct Stock {
     sockets: RefCell<VecDeque<OwnedFd>>,
-    /// More sockets were requested and have not arrived yet.
+    /// Whether more sockets were requested and have not arrived yet.
     wanted: Cell<bool>,
     /// Why the last answer had fewer sockets than requested.
     errno: Cell<Option<i32>>,
@@ -140,7 +139,7 @@ impl HandedNamespace {
     /// a test of the namespace. The receiver ends when the broker has ended.
     ///
     /// # Errors
-    /// If the descriptors are not what they should be.
+    /// If a descriptor is not usable.
     pub fn new(
         channel: Channel,
         (addresses, makes_udp): (Vec<IpAddr>, bool),
@@ -224,8 +223,8 @@ impl Host {
         self.number
     }
 
-    /// Makes the thread run this soon. False if too many errands wait already, or if the thread accepts no more or has
-    /// ended.
+    /// Makes the thread run this errand soon. Returns false if too many errands already wait, or if the thread accepts
+    /// no more errands or has ended.
     #[must_use]
     pub fn ask(&self, errand: impl FnOnce() + Send + 'static) -> bool {
         let errands = self.errands.as_ref();
@@ -609,7 +608,7 @@ mod tests {
                 handed.enter().unwrap();
                 let lent = lend().unwrap();
                 answer(&broker, false, 1, None);
-                // As on the thread of another workload, which has another namespace.
+                // From here on, this thread is like that of another workload, which has another namespace.
                 let own = NAMESPACE.take();
                 let domain = Domain::new(lent);
                 let outer = domain.spawn(async {

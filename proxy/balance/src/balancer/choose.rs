@@ -14,8 +14,8 @@ use crate::hash::mix;
 use crate::settings::Algorithm;
 use crate::slot::{FULL_SHARE, Slot};
 
-/// How many random draws are made before all endpoints are examined. So many are enough while most endpoints may be
-/// chosen, and cheaper than examining all.
+/// How many random draws are made before all endpoints are examined. While most endpoints may be chosen, these draws
+/// are enough, and cheaper than examining all endpoints.
 const DRAWS: usize = 8;
 
 /// How many hashes are tried for a request whose endpoint may not be chosen, before a random choice. With further

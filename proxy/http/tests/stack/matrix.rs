@@ -27,7 +27,7 @@ fn in_all_pairs(settings: impl Fn() -> Settings, scenario: impl AsyncFn(Pair, Be
     }
 }
 
-/// Whether the other end can distinguish this ending from that of a complete message.
+/// Whether the other end can distinguish this ending from the end of a complete message.
 fn is_cut(ending: Ending) -> bool {
     match ending {
         Ending::Cut => true,
@@ -36,8 +36,7 @@ fn is_cut(ending: Ending) -> bool {
     }
 }
 
-/// Whether the proxy has cancelled the request at the server. The server must be told that the request was cancelled,
-/// if the version permits that.
+/// Whether the server learns that the proxy has cancelled the request, as far as the version of HTTP permits that.
 fn is_called_off(pair: Pair, ending: Ending) -> bool {
     match pair.1 {
         // The connection has ended.
@@ -200,7 +199,7 @@ fn a_deadline_during_a_response_truncates_it_visibly() {
     }
 }
 
-/// Does the same for a body that ends with the connection, where only a reset shows that the body was truncated.
+/// The same test for a body that ends with the connection. Only a reset shows that the body was truncated.
 #[test]
 fn a_deadline_during_a_body_without_framing_truncates_it_visibly() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };

@@ -21,7 +21,7 @@ pub struct TraceSettings {
     pub port: u16,
     /// The protocol of the collector.
     pub protocol: TraceProtocol,
-    /// The share of the traces that begin in this proxy which are sampled.
+    /// The share of traces that is sampled, of the traces that begin in this proxy.
     pub sampling: Sampling,
     /// Other shares, for requests that follow the route `namespace/name`.
     pub routes: Vec<(Box<str>, Sampling)>,
@@ -31,13 +31,13 @@ pub struct TraceSettings {
     pub keeps_slower: Option<Duration>,
 }
 
-/// The transports of OTLP.
+/// The transports of OTLP, the protocol in which spans are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceProtocol {
-    /// A gRPC call.
+    /// Each batch of spans is sent as a gRPC call.
     #[default]
     Grpc,
-    /// A POST of protobuf to `/v1/traces`.
+    /// Each batch of spans is sent as a POST of protobuf to `/v1/traces`.
     Http,
 }
 
