@@ -77,7 +77,7 @@ pub struct PolicyIndex(pub(crate) u32);
 struct CompiledPolicy {
     source: PolicySource,
     action: Action,
-    /// The ports; `None` means all.
+    /// The ports for which the policy holds; `None` means all.
     ports: Option<Arc<[u16]>>,
 }
 
@@ -86,9 +86,9 @@ struct CompiledPolicy {
 struct Entry {
     policy: PolicyIndex,
     action: Action,
-    /// Position in the table's clients; `None` means every client.
+    /// The position of the entry's clients in the table's `clients`; `None` means every client.
     clients: Option<u32>,
-    /// The ports; `None` means all.
+    /// The ports for which the entry holds; `None` means all.
     ports: Option<Box<[u16]>>,
     request: RequestConditions,
 }
@@ -104,7 +104,7 @@ struct RequestConditions {
     wildcards: Box<[Arc<str>]>,
     /// Whether the entry is in the table's paths.
     has_paths: bool,
-    /// Method of a gRPC call.
+    /// The method of a gRPC call.
     grpc_method: Option<Arc<str>>,
     /// Positions in the table's headers.
     headers: Box<[u32]>,
@@ -174,7 +174,7 @@ pub enum ServerNameView<'a> {
 /// Whether a connection or a request is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationDecision {
-    /// Permitted by this policy; `None`: by the default.
+    /// Permitted by this policy, or by the default if it is `None`.
     Permitted(Option<PolicyIndex>),
     /// Denied.
     Denied(Denial),
@@ -199,7 +199,7 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// A name for metrics and logs.
+    /// The name of the reason in metrics and logs.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -214,7 +214,7 @@ impl Denial {
 }
 
 impl PolicyIndex {
-    /// The position, from 0.
+    /// The position of the policy in the table, from 0.
     #[must_use]
     pub const fn position(self) -> usize {
         self.0 as usize

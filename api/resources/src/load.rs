@@ -1,4 +1,4 @@
-//! ! Reads documents from files, directories and standard input.
+//! Reads documents from files, directories and standard input.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,4 +1,5 @@
-//! Whether and how a pod is served by a node proxy, by its own labels and annotations and those of its namespace.
+//! Decides whether and how a node proxy serves a pod. Labels and annotations of the pod and of its namespace say
+//! this.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::metadata::{
 /// is about once a second, not more often.
 const PROMOTE_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(24)];
 
-/// The annotation of a pod that the kubelet has read from a file and not from the API server.
+/// The annotation of a mirror pod: one that the kubelet has read from a file and not from the API server.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 type Map = BTreeMap<String, String>;
@@ -30,7 +31,7 @@ pub struct NamespaceMode {
     meshed: bool,
 }
 
-/// The value of a label or, if there is no such label, of an annotation.
+/// The value of the label with this name or, if there is no such label, of the annotation.
 #[must_use]
 pub fn setting<'m>(
     labels: Option<&'m Map>,

@@ -1,4 +1,4 @@
-//! ! Problems in a text, with their positions.
+//! Problems in a text, with their positions.
 
 use std::borrow::Cow;
 use std::fmt;

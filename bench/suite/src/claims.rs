@@ -1,7 +1,7 @@
 //! Compares published claims about meshes with what was measured here.
 //!
-//! The claims and the check of each come from a file that is built into this program. A claim that
-//! cannot be measured states why.
+//! The claims and the check of each come from a file that is built into this program. For a claim that cannot be
+//! measured, the file says why.
 
 mod claim;
 mod evidence;
@@ -70,7 +70,8 @@ pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outc
     claims.iter().map(outcome).collect()
 }
 
-/// Whether a scenario models a real application, but all its records were made with the suite's own services.
+/// Whether a scenario models a real application although all its records were made with the suite's own simple
+/// services.
 fn is_of_toys(scenario: &str, records: &[Record]) -> bool {
     let real = |record: &Record| record.scenario == scenario && compare::real(record).is_some();
     let found = scenario::find(scenario);

@@ -38,7 +38,7 @@ pub struct Scenario {
     pub one_proxy: bool,
     /// The protocol of the load.
     pub protocol: Protocol,
-    /// Number of services, each with its own workload.
+    /// The number of services. Each has its own workload.
     #[serde(default = "one")]
     pub services: u32,
     /// The names of the services; by default `s0`, `s1`, ...
@@ -50,15 +50,15 @@ pub struct Scenario {
     /// How long an application works before it answers, in milliseconds.
     #[serde(default)]
     pub work_ms: u64,
-    /// Bytes of a request's body, gRPC message or TCP message.
+    /// The number of bytes of a request's body, gRPC message or TCP message.
     #[serde(default)]
     pub request_bytes: usize,
-    /// Bytes of an HTTP answer; gRPC and TCP services echo what they receive.
+    /// The number of bytes of an HTTP answer. gRPC and TCP services echo what they receive.
     #[serde(default)]
     pub response_bytes: usize,
-    /// Connections to each service.
+    /// The number of connections to each service.
     pub connections: usize,
-    /// Concurrent streams on each connection.
+    /// The number of concurrent streams on each connection.
     #[serde(default = "one_stream")]
     pub streams: usize,
     /// Whether to open a new connection for each request.
@@ -66,14 +66,13 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// For a closed loop: a rate at which it is measured a second time, in an open loop.
+    /// A rate at which a closed loop is measured a second time, as an open loop.
     #[serde(default)]
     pub also_at: Option<f64>,
     /// Paths that each connection requests in turn; `/` by default.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Calls between services before they answer; if there are any, only the first service is under
-    /// load.
+    /// The calls that services make before they answer. If there are any, only the first service is under load.
     #[serde(default)]
     pub calls: Vec<Call>,
     /// Clients that flood other services. The measured services are always the first ones.
@@ -111,7 +110,7 @@ pub struct Call {
 pub struct Neighbour {
     /// The number of the service that it floods.
     pub service: u32,
-    /// Number of its connections.
+    /// The number of connections that the neighbour opens.
     pub connections: usize,
     /// What the neighbour sends.
     #[serde(default)]
@@ -141,17 +140,17 @@ pub enum Disturbance {
     Restart,
     /// New processes take over from the proxies again and again, as in an update.
     Upgrade {
-        /// Time between two updates.
+        /// The time between two updates, in milliseconds.
         every_ms: u64,
     },
     /// The configuration of the measured route changes repeatedly.
     Push {
-        /// Time between two changes.
+        /// The time between two changes, in milliseconds.
         every_ms: u64,
     },
-    /// All services are endpoints of one service, and all but the first come and go.
+    /// All services are endpoints of a single service. All endpoints but the first are removed and added again in turn.
     Churn {
-        /// Endpoints that are added or removed per second.
+        /// The number of endpoints that are added or removed per second.
         changes_per_s: u32,
     },
 }
@@ -195,18 +194,18 @@ pub enum Pace {
     RatePerService(f64),
     /// An open loop at several total rates, with one measurement for each.
     Rates(Vec<f64>),
-    /// Several numbers of users, with one measurement for each; every user has a connection.
+    /// Several numbers of users, with one measurement for each. Every user has a connection.
     Users {
         /// The numbers of users.
         counts: Vec<usize>,
-        /// Requests a second of each user.
+        /// The number of requests that each user sends per second.
         requests_per_s: f64,
     },
     /// A closed loop with pauses of up to this many milliseconds.
     ThinkMs(u64),
     /// A closed loop without pauses.
     Saturate,
-    /// The highest rate at which the 99th percentile stays under this number of milliseconds.
+    /// A search for the highest rate at which the 99th percentile stays under this number of milliseconds.
     SearchP99Ms(u64),
 }
 
@@ -227,7 +226,7 @@ pub fn all() -> Result<Vec<Scenario>> {
 /// Looks up a scenario by its name.
 ///
 /// # Errors
-/// If there is none of this name; the error lists the names.
+/// If no scenario has this name. The error lists all names.
 pub fn find(name: &str) -> Result<Scenario> {
     let mut all = all()?;
     let Some(nth) = all.iter().position(|one| one.name == name) else {
@@ -240,7 +239,7 @@ pub fn find(name: &str) -> Result<Scenario> {
 /// Parses the name of a scenario, optionally with an `@` and the steps to measure, `faces@60,600`.
 ///
 /// # Errors
-/// If there is no such scenario or step; the error lists those that exist.
+/// If there is no such scenario or step. The error lists the existing ones.
 pub fn asked_for(text: &str) -> Result<Scenario> {
     let Some((name, steps)) = text.split_once('@') else { return find(text) };
     let mut scenario = find(name)?;
@@ -264,8 +263,9 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// The share of the published rates for a machine with this many processors. On one machine the load, the proxies, the
-/// applications and the control plane share the processors; in the published measurements they had nodes of their own.
+/// The share of the published rates that a machine with this many processors can generate. On one machine the load, the
+/// proxies, the applications and the control plane share the processors; in the published measurements they had nodes
+/// of their own.
 pub fn usual_scale(cpus: usize) -> f64 {
     (cpus as f64 / PUBLISHED_CPUS).min(1.0)
 }
@@ -311,7 +311,7 @@ impl Scenario {
         matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
     }
 
-    /// Whether the scenario can only be measured in the lab of one machine.
+    /// Whether the scenario can be measured only in the lab, on one machine.
     pub fn is_of_the_lab(&self) -> bool {
         self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }

@@ -1,4 +1,4 @@
-//! The real proxy with a small memory budget, and clients that do not read their responses.
+//! Tests the real proxy with a small memory budget, and with clients that do not read their responses.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use leno_testkit::proxy::free_address;
 
 const BUDGET: usize = 4 * 1024 * 1024;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-/// More than the kernel buffers for a client that does not read.
+/// The size of a large response: more than the kernel buffers for a client that does not read.
 const BODY: usize = 64 * 1024 * 1024;
 /// The number of clients, which is more than the budget has room for.
 const CLIENTS: usize = 400;

@@ -13,8 +13,8 @@ use leno_testkit::proxy::free_address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Times that a connection is closed. The proxy waits only briefly for the kernel to report what was read, and on a
-/// busy machine that wait sometimes ends too early.
+/// How often a connection is closed in a test. The proxy waits only briefly for the kernel to report what was read, and
+/// on a busy machine that wait sometimes ends too early.
 const ROUNDS: usize = 20;
 
 /// A proxy, the listener of its application, and one connection of a client.
@@ -251,8 +251,8 @@ fn is_readable(sockets: &[&dyn AsFd]) -> bool {
 }
 
 impl Bed {
-    /// Waits until the request reaches the application again, or the client gets an error response. Returns whether it
-    /// was the first.
+    /// Waits until the request reaches the application again, or the client gets an error response. Returns true in the
+    /// first case.
     fn comes_again(&self) -> bool {
         is_readable(&[&self.application, &self.client])
     }

@@ -14,24 +14,24 @@ use crate::head::Head;
 use crate::inner::SharedConn;
 use crate::piece::{Chunk, Piece};
 
-/// How many free slots keep the memory of their queues: enough for a burst.
+/// How many free slots keep the memory of their queues. This is enough for a burst.
 const KEPT_SLOTS: usize = 128;
 
-/// Identifies a stream: its index in the table, and its identifier because indices are reused.
+/// Identifies a stream: by its index in the table, and by its stream identifier, because indices are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) place: u32,
     pub(crate) id: u32,
 }
 
-/// A stream of another connection.
+/// A stream on another connection, to which this stream is linked.
 #[derive(Clone)]
 pub(crate) struct Far {
     pub(crate) conn: SharedConn,
     pub(crate) key: Key,
 }
 
-/// Progress of one direction of a stream (RFC 9113 section 5.1):
+/// The progress of one direction of a stream (RFC 9113 section 5.1):
 ///
 /// ```text
 /// Head ──final head──► Body ──END_STREAM──► Ended
@@ -57,7 +57,7 @@ pub(crate) enum Then {
 /// The state of one stream.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// 0 while the slot is free.
+    /// The stream's identifier; 0 while the slot is free.
     pub(crate) id: u32,
 
     /// How much of the message was received. The reader may not have read as much.
@@ -105,14 +105,15 @@ pub(crate) struct Slot {
     /// Whether the frames to send come from `far`.
     pub(crate) send_far: bool,
     pub(crate) sent: u64,
-    /// Position of the head in the connection's byte stream.
+    /// The position of the message's head in the connection's byte stream.
     pub(crate) head_at: u64,
 
     pub(crate) far: Option<Far>,
     pub(crate) reset: Option<Reset>,
     /// Whether the stream counts towards the limit of concurrent streams.
     pub(crate) counted: bool,
-    /// Whether a handle exists or will be created. The slot must not be freed before the handle is dropped.
+    /// Whether a handle of the stream exists or will be created. The slot must not be freed before the handle is
+    /// dropped.
     pub(crate) handle: bool,
     pub(crate) recv_waker: Option<Waker>,
     pub(crate) send_waker: Option<Waker>,

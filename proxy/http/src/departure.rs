@@ -1,10 +1,10 @@
 //! Finds out whether a client has closed its socket in cases in which reads do not show it.
 //!
-//! A FIN does not show it: a client that only shuts down its sending direction sends the same FIN. If it closes its
-//! socket later, nothing is sent, and the proxy must query the kernel ([`Io::presence`](crate::Io::presence)). Even the
-//! socket of a client that closes at once may seem open when its FIN arrives, because the kernel sends the FIN before
-//! it orphans the socket. And no FIN is read while the server does not accept the client's upload, or while the buffer
-//! of the client's connection is full.
+//! A FIN does not show whether the client has closed its socket: a client that only shuts down its sending direction
+//! sends the same FIN. If it closes its socket later, nothing is sent, and the proxy must query the kernel
+//! ([`Io::presence`](crate::Io::presence)). Even the socket of a client that closes at once may seem open when its FIN
+//! arrives, because the kernel sends the FIN before it orphans the socket. And no FIN is read while the server does not
+//! accept the client's upload, or while the buffer of the client's connection is full.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
@@ -25,7 +25,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(75);
 pub(crate) struct GrowingWait(Duration);
 
 impl GrowingWait {
-    /// The time of the next check.
+    /// Returns the time of the next check.
     pub(crate) fn next(&mut self) -> Instant {
         self.0 = (self.0 + self.0 / 8).clamp(FIRST_WAIT, SILENCE);
         Instant::now() + self.0
@@ -38,7 +38,7 @@ pub(crate) struct DepartureChecks {
     /// Whether the kernel cannot say for this connection whether the client has left.
     is_unknown: bool,
     wait: GrowingWait,
-    /// `None` before the first check.
+    /// The time of the next check; `None` before the first check.
     next: Option<Instant>,
     /// The time of the next check while the client is not read, and the wait before that check.
     unread: Option<(Instant, GrowingWait)>,
@@ -78,9 +78,9 @@ impl DepartureChecks {
         }
     }
 
-    /// Does the same while the client is not read, so that neither a FIN nor a reset is noticed. There is no sign that
-    /// the client has left, so the first check comes after a wait. The client may also have reset the connection, which
-    /// the kernel can say even if it cannot say whether the client has left.
+    /// Like `poll_left`, for the time while the client is not read, so that neither a FIN nor a reset is noticed. There
+    /// is no sign that the client has left, so the first check comes after a wait. The client may also have reset the
+    /// connection, which the kernel can say even if it cannot say whether the client has left.
     pub(crate) fn poll_left_unread(
         &mut self,
         presence: impl Fn() -> Presence,

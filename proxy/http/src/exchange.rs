@@ -66,8 +66,8 @@ pub struct Order<'a, J = ()> {
     pub connect: bool,
     /// How long the exchange may last once another protocol has taken over. It replaces `deadline`.
     pub upgraded_for: Option<Duration>,
-    /// Where the beginnings of the bodies are copied to. This does not work between two HTTP/2 connections, because
-    /// their streams are linked.
+    /// Where to copy the beginnings of the bodies. Nothing is copied between two HTTP/2 connections, because their
+    /// streams are linked.
     pub copies: Option<BodyCopies>,
     /// Limits for both sides.
     pub limits: &'a Limits,
@@ -95,7 +95,7 @@ impl<'a> Order<'a> {
 }
 
 impl<'a, J> Order<'a, J> {
-    /// The same order with another judge.
+    /// Returns the order with another judge.
     pub fn judged_by<K>(self, judge: K) -> Order<'a, K> {
         Order {
             request: self.request,
@@ -172,7 +172,7 @@ impl<J> Order<'_, J> {
         self.deadline
     }
 
-    /// Whether the wait until `until`, which has ended, was for a response to begin.
+    /// Whether the wait that has ended at `until` was a wait for the beginning of a response.
     fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
         silent && self.response_by == Some(until) && deadline != Some(until)
     }

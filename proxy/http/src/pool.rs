@@ -1,4 +1,4 @@
-//! Buffers in four sizes. Each worker's thread keeps a limited number of free ones.
+//! Buffers in four sizes. Each worker's thread keeps a limited number of free buffers.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -14,7 +14,8 @@ use leno_transport::budget;
 /// cache.
 const SIZES: [usize; 4] = [4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 
-/// How many free buffers of each size are kept: at most 0.5 MiB of a size, 2 MiB in a worker. Further ones are freed.
+/// How many free buffers of each size are kept: at most 0.5 MiB of a size, and 2 MiB in a worker. Further buffers are
+/// freed.
 const KEPT: [usize; 4] = [128, 32, 8, 2];
 
 /// The index of a buffer's size in the table of sizes.
@@ -52,15 +53,15 @@ impl Class {
 /// The state of a worker's buffers, by size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Sizes in bytes.
+    /// The sizes, in bytes.
     pub sizes: [usize; SIZES.len()],
-    /// Buffers in use.
+    /// How many buffers of each size are in use.
     pub used: [usize; SIZES.len()],
-    /// Buffers in the free lists.
+    /// How many buffers of each size are in the free lists.
     pub free: [usize; SIZES.len()],
-    /// Buffers allocated since the thread started, because no free one was available.
+    /// How many buffers were allocated since the thread started, because no free buffer was available.
     pub made: u64,
-    /// Buffers freed since the thread started, because the free list was full.
+    /// How many buffers were freed since the thread started, because the free list was full.
     pub freed: u64,
 }
 

@@ -28,8 +28,8 @@ use crate::cut;
 /// The largest record on the wire (RFC 8446 section 5.2).
 pub(crate) const MAX_RECORD: usize = 5 + (1 << 14) + 256;
 
-/// How many bytes of its own (handshake flights, key updates, alerts) the session may queue while the socket accepts
-/// none. A peer that causes more is disconnected.
+/// How many bytes of its own (handshake messages, key updates, alerts) the session may queue while the socket accepts
+/// no bytes. A peer that causes more is disconnected.
 const MAX_OWN: usize = 64 * 1024;
 
 /// How many bytes are encrypted at once: as many as fit into one buffer after encryption.
@@ -68,7 +68,7 @@ pub(crate) struct Incoming {
     buffer: Option<Buffer>,
 }
 
-/// The places for decrypted bytes: first the reader's space, then `held`.
+/// The places to which decrypted bytes go: first the reader's space, then `held`.
 pub(crate) struct Plaintext<'a, 'b> {
     pub(crate) out: Option<&'a mut ReadBuf<'b>>,
     /// How many bytes were in `out` before the read began.

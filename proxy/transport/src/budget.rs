@@ -4,9 +4,9 @@
 //!             granted in pieces of GRANT, by an atomic
 //!   budget ──────────────────────────────────────────► quota of a worker ◄── charge, credit
 //!     │ ▲                                               (cells of its thread)
-//!     │ └─ pool, of several workloads of one process: beyond what is the budget's own
+//!     │ └─ pool, of several workloads of one process: for all bytes beyond the budget's own part
 //!     ├─ up to three quarters: new work may begin
-//!     └─ above, up to the whole: for the work that is under way; what it holds stays small
+//!     └─ above, up to the whole: for work in progress, whose buffers stay small
 //! ```
 //!
 //! If a process has one workload, the workload owns its whole budget. If several workloads share a process, each owns a
@@ -42,7 +42,7 @@ pub struct Pool(&'static PoolState);
 
 #[derive(Debug)]
 struct BudgetState {
-    /// The size in bytes.
+    /// The size of the budget in bytes.
     limit: usize,
     /// If more than this is granted, further memory is granted only for work in progress.
     limit_of_new: usize,
@@ -98,13 +98,13 @@ impl Budget {
         Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, own, pool, granted })))
     }
 
-    /// The pool from which a part of the bytes is taken.
+    /// The pool from which a part of the budget is taken.
     #[must_use]
     pub fn pool(self) -> Option<Pool> {
         self.0.pool
     }
 
-    /// The size in bytes.
+    /// The size of the budget in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
@@ -140,7 +140,7 @@ impl Pool {
         Self(Box::leak(Box::new(PoolState { limit: bytes, taken: AtomicUsize::new(0) })))
     }
 
-    /// The size in bytes.
+    /// The size of the pool in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
@@ -197,7 +197,7 @@ pub fn charge(bytes: usize) {
     });
 }
 
-/// Takes back a charge. It must have been made on the same thread.
+/// Takes back a charge that was made on the same thread.
 pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);

@@ -278,7 +278,7 @@ fn certificate(check: &mut Check<'_>, at: &Cursor<'_>, spec: CertificateSpec) {
             check.fail(&at.key(least), format!("is more than {most}: no certificate matches"));
         }
     }
-    // / No certificate is that young. A deny or audit rule would match none, and an allow rule would permit none.
+    // No certificate is that young. A deny or audit rule would match none, and an allow rule would permit none.
     if spec.max_age.is_some_and(|age| age.0 <= BACKDATED) {
         let reason = "is not more than 5m: certificates begin to hold 5m before they are issued";
         check.fail(&at.key("maxAge"), reason);

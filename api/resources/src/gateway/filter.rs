@@ -1,4 +1,4 @@
-//! ! Filters of routes. A filter changes a request, its response, or both.
+//! Filters of routes. A filter changes a request, its response, or both.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! ! The types of a `GRPCRoute` object.
+//! The types of a `GRPCRoute` object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! ! The types of an `HTTPRoute` object.
+//! The types of an `HTTPRoute` object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! ! `BackendTLSPolicy`: how proxies connect to a service with TLS that the mesh does not provide.
+//! `BackendTLSPolicy`: how proxies connect to a service with TLS that the mesh does not provide.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! ! Explains why the parser rejects a text, in words about the document instead of the parser's own.
+//! Explains why the parser rejects a text, in words about the document instead of the parser's own.
 
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Error, UserMessageFormatter};

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The largest number of connections of one plan; far more than a test opens through one proxy.
+/// The largest number of connections of one plan. No test opens so many through one proxy.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
-/// The largest number of streams of one connection; at least as many as servers allow by default.
+/// The largest number of streams of one connection. By default, servers do not allow more.
 pub const MAX_STREAMS: usize = 1000;
 
-/// Bytes before a gRPC message: the compression flag and the length.
+/// The number of bytes before a gRPC message: the compression flag and the length.
 const PREFIX: usize = 5;
 
 /// When requests are sent.
@@ -44,7 +44,7 @@ pub enum Protocol {
     Grpc,
     /// Messages on gRPC streams that stay open: a request is one message and its echo.
     GrpcStream,
-    /// The body's bytes to the server, and the same number of bytes back.
+    /// The body's bytes are sent to the server, which sends the same number of bytes back.
     Tcp,
     /// Like TCP, after a connection of HTTP/1.1 was upgraded to `websocket`. Proxies do not look at the bytes after the
     /// upgrade, so they are not in WebSocket frames.
@@ -62,11 +62,11 @@ impl Protocol {
 /// The load to generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `http://host[:port]/path`, whatever the protocol is.
+    /// The URL, `http://host[:port]/path` for every protocol.
     pub url: String,
     /// The protocol.
     pub protocol: Protocol,
-    /// Concurrent streams on each connection, if the protocol has streams.
+    /// The number of concurrent streams on each connection, if the protocol has streams.
     pub streams: usize,
     /// When requests are sent.
     pub pace: Pace,
@@ -86,9 +86,9 @@ pub struct Plan {
     /// Paths that each connection requests in turn instead of the path of the URL; HTTP/1.1 only.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Method of the request.
+    /// The method of the requests.
     pub method: String,
-    /// Bytes of the request body; 0 sends none.
+    /// The size of the request body in bytes; 0 means no body.
     pub body_size: usize,
     /// Additional header fields.
     pub headers: Vec<(String, String)>,
@@ -125,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Requests a second; `None` for a closed loop.
+    /// The number of requests per second; `None` for a closed loop.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         match self.pace {

@@ -98,7 +98,7 @@ impl Roles {
         }
         let found = running(pod).filter_map(|one| {
             let role = self.of(&node, (&namespace, &name, &one.name))?;
-            // For example containerd://0123.
+            // The container's identifier is, for example, `containerd://0123`.
             let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
             let name = format!("{namespace}/{name}/{}", one.name);
             Some(Component { role, name, node: node.clone(), id: id.to_owned() })

@@ -25,7 +25,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
-/// A bundle as the control plane sends it, with these roots and the key that signs.
+/// A bundle with these roots and with the signing key, as the control plane sends it.
 fn bundle(roots_der: Vec<Vec<u8>>, issuer: &Authority) -> Arc<TrustBundle> {
     Arc::new(TrustBundle {
         roots: roots_der.into_iter().map(Bytes::from).collect(),
@@ -35,13 +35,13 @@ fn bundle(roots_der: Vec<Vec<u8>>, issuer: &Authority) -> Arc<TrustBundle> {
     })
 }
 
-/// The content of the file as a kubelet writes it.
+/// The content of the certificate file, as a kubelet writes it.
 fn credentials(one: &CertificateWithKey) -> String {
     let chain = one.issued.chain_der.iter().map(|der| pem("CERTIFICATE", der));
     pem("PRIVATE KEY", one.key.secret_pkcs8_der()) + &chain.collect::<String>()
 }
 
-/// The volume of a pod of service account `web`.
+/// The volume in which a kubelet writes certificates for a pod of the service account `web`.
 struct Volume {
     folder: TempDir,
     authority: Authority,

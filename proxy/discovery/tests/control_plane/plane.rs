@@ -202,7 +202,8 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     assert!(waited.is_ok(), "{what}");
 }
 
-/// `shop/web`, strict, and `data/db` with one endpoint for each address.
+/// Documents of a mesh with the strict service `shop/web`, and with `data/db`, which has one endpoint for each of these
+/// addresses.
 pub(crate) fn mesh(databases: &[&str]) -> String {
     let instance = |(number, address): (usize, &&str)| {
         format!("  - {{name: db-{number}, addresses: [{address}], meshed: true, ready: true}}\n")

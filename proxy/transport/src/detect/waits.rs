@@ -34,11 +34,11 @@ pub struct Waits {
 const RETRANSMISSION: Duration = Duration::from_millis(500);
 
 impl Waits {
-    /// For a service of undeclared protocol. Most clients that send first do so together with the handshake or right
-    /// after it. If the server sends first, it is delayed by this time, once.
+    /// For a service whose protocol is not declared. Most clients that send first do so together with the handshake or
+    /// right after it. If the server sends first, its first bytes are delayed by this time, once.
     pub const OUTBOUND: Self = Self::after(Duration::from_millis(5));
 
-    /// For a service of undeclared protocol whose server was the first to send on an earlier connection.
+    /// For a service whose protocol is not declared, and whose server was the first to send on an earlier connection.
     pub const SERVER_FIRST: Self = Self::after(Duration::ZERO);
 
     /// For connections to which the proxy adds TLS if the client does not use it. A client that uses TLS sends its

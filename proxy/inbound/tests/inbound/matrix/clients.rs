@@ -1,4 +1,4 @@
-//! The clients, by the identity that they prove, and the outcome for each.
+//! The clients of the tests, by the identity that they prove, and the expected outcome for each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const FAR: &str = "spiffe://far.example/ns/shop/sa/web";
 /// An identity whose certificates are revoked.
 const STOLEN: &str = "spiffe://cluster.local/ns/shop/sa/stolen";
 
-/// The identity that a client proves.
+/// The identity that a client proves, and by whose authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
     Plaintext,
@@ -88,7 +88,8 @@ trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// The authorities of the mesh, of no trust domain that it accepts, and of a federated one.
+/// The authority of the mesh, that of a trust domain that the mesh does not accept, and that of a federated trust
+/// domain.
 pub(crate) struct Clients {
     authority: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
