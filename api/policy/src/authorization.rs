@@ -176,7 +176,7 @@ pub enum ServerNameView<'a> {
 pub enum AuthorizationDecision {
     /// Permitted by this policy, or by the default if it is `None`.
     Permitted(Option<PolicyIndex>),
-    /// Denied.
+    /// The connection or request is denied.
     Denied(Denial),
 }
 

@@ -32,7 +32,7 @@ pub struct BodyCopies {
 pub struct TappedBody {
     /// The first bytes of the body as text; invalid UTF-8 is replaced.
     pub text: Box<str>,
-    /// Bytes of the body that passed the proxy.
+    /// How many bytes of the body passed the proxy.
     pub bytes: u64,
     /// Whether the text is only the beginning of the body.
     pub is_cut: bool,

@@ -11,7 +11,7 @@ pub enum Datagrams {
     Off,
     /// All except DNS.
     Enabled,
-    /// All.
+    /// All datagrams.
     All,
 }
 

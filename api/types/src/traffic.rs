@@ -22,7 +22,7 @@ pub struct Traffic {
     pub scope: PolicyScope,
     /// When a request is retried.
     pub retries: Option<Retries>,
-    /// Timeouts.
+    /// The time limits of requests.
     pub timeouts: TrafficTimeouts,
     /// When a copy of a request is sent before the first has failed.
     pub hedging: Option<Hedging>,

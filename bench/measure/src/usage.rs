@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// CPU time used, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Time in user mode.
+    /// The time in user mode.
     pub user_us: u64,
-    /// Time in kernel mode for the process.
+    /// The time that the process spent in kernel mode.
     pub system_us: u64,
 }
 

@@ -18,7 +18,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Does the same as [`write`], but in one step, so that no reader ever sees an incomplete text.
+/// Like [`write`], but replaces the file in one step, so that no reader ever sees an incomplete text.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     write(&draft, text)?;

@@ -25,7 +25,7 @@ pub(crate) struct MachineTime {
     pub(crate) busy_ms: f64,
     /// The part of the busy time that hard and soft interrupts took.
     pub(crate) interrupts_ms: f64,
-    /// Time that the hypervisor gave to other virtual machines.
+    /// The time that the hypervisor gave to other virtual machines.
     pub(crate) steal_ms: f64,
     pub(crate) processors: usize,
 }

@@ -69,7 +69,7 @@ pub struct Record {
     pub rate_per_s: Option<f64>,
     /// Connections of the load.
     pub connections: usize,
-    /// Number of services.
+    /// The number of services.
     pub services: u32,
     /// The real application, if it replaced the suite's own services: its folder, or in a cluster its file of images,
     /// the contents of which are in `cluster`.
@@ -148,7 +148,7 @@ pub struct Record {
     /// Time from the start of a proxy to the first request that was served through it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_up_ms: Option<f64>,
-    /// Size of the proxy's executable.
+    /// The size of the proxy's executable, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_bytes: Option<u64>,
     /// What readers must know before they trust the figures.
@@ -191,7 +191,7 @@ pub struct CpuMs {
     pub interrupts: f64,
     /// The whole machine, including everything else.
     pub machine: f64,
-    /// Time that the hypervisor gave to other virtual machines.
+    /// The time that the hypervisor gave to other virtual machines.
     pub steal: f64,
 }
 
@@ -336,7 +336,7 @@ pub enum MarkKind {
     BoundMissed,
     /// A proxy that several workloads share also carried the neighbour's flood, so its CPU includes that work.
     SharedProxies,
-    /// Part of a control plane was on a node without a watcher, so its CPU and memory are missing.
+    /// A part of a control plane was on a node without a watcher, so the part's CPU and memory are missing.
     ControlUncounted,
     /// The scenario's disturbance was incomplete or had no effect.
     DisturbedLess,

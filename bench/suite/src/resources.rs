@@ -58,9 +58,9 @@ pub struct RunMean {
     pub rate: Rate,
     /// The number of the run.
     pub run: u32,
-    /// Number of samples before filtering.
+    /// The number of samples before filtering.
     pub samples: usize,
-    /// Number of samples after filtering.
+    /// The number of samples after filtering.
     pub kept: usize,
     /// The mean of the filtered samples.
     pub mean: f64,

@@ -69,7 +69,7 @@ pub struct Scenario {
     /// A rate at which a closed loop is measured a second time, as an open loop.
     #[serde(default)]
     pub also_at: Option<f64>,
-    /// Paths that each connection requests in turn; `/` by default.
+    /// The paths that each connection requests in turn; `/` by default.
     #[serde(default)]
     pub paths: Vec<String>,
     /// The calls that services make before they answer. If there are any, only the first service is under load.

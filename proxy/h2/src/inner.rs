@@ -126,25 +126,25 @@ pub(crate) struct Inner {
     /// Why the connection ended. `None` before that, or if it ended without an error.
     pub(crate) error: Option<ConnError>,
 
-    /// Bytes that we may still send, over all streams.
+    /// How many bytes this side may still send, over all streams.
     pub(crate) send_window: i64,
-    /// Bytes that the peer may still send, over all streams.
+    /// How many bytes the peer may still send, over all streams.
     pub(crate) recv_window: i64,
-    /// Bytes of DATA that were received and not yet passed on.
+    /// How many bytes of DATA were received and not yet passed on.
     pub(crate) held: usize,
     /// Whether the window is not renewed because too many bytes are held.
     pub(crate) withheld: bool,
-    /// Number of streams that have the larger window.
+    /// The number of streams that have the larger window.
     pub(crate) grown: u32,
-    /// Number of streams that the last check found stalled. Lower if some have ended since.
+    /// The number of streams that the last check found stalled. It decreases when such a stream ends.
     pub(crate) stalled: u32,
     /// Since when DATA has been waiting for the peer to renew the connection's window.
     pub(crate) starved_since: Option<Instant>,
-    /// Bytes of replies that were queued since the queue was last empty.
+    /// How many bytes of replies were queued since the queue was last empty.
     pub(crate) replies: usize,
     /// Streams with queued DATA and an open window of their own.
     pub(crate) ring: VecDeque<Key>,
-    /// Number of streams that have not ended.
+    /// The number of streams that have not ended.
     pub(crate) open: u32,
 
     /// The largest identifier of a stream that the peer opened.
@@ -171,7 +171,7 @@ pub(crate) struct Inner {
     pub(crate) driver: Option<Waker>,
     /// Whether the driver is running or scheduled to run.
     pub(crate) driver_woken: bool,
-    /// Number of reads that returned bytes.
+    /// The number of reads that returned bytes.
     pub(crate) heard: u64,
     /// Whether bytes were written since the clock's last check.
     pub(crate) moved: bool,

@@ -13,9 +13,9 @@ use crate::stream::Stream;
 /// How many bytes a link moved, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linked {
-    /// Bytes of DATA received on the first stream (the client's).
+    /// How many bytes of DATA were received on the first stream (the client's).
     pub received: u64,
-    /// Bytes of DATA sent on the first stream.
+    /// How many bytes of DATA were sent on the first stream.
     pub sent: u64,
     /// How the first stream ended early. `None` if it did not.
     pub client: Option<Reset>,
@@ -54,7 +54,7 @@ pub fn forward(from: &Stream, to: &Stream) {
     let Some(slot) = source.streams.get_mut(from.key) else { return };
     slot.recv_far = true;
     slot.far = Some(far(to));
-    // Bytes that arrived earlier go first.
+    // Bytes that arrived earlier must go first.
     let ended = slot.recv == Progress::Ended;
     let trailers = slot.trailers.take();
     if slot.keep_trailers {
@@ -100,7 +100,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Bytes of DATA received and sent on the client's stream so far.
+    /// How many bytes of DATA were received and sent on the client's stream so far.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         self.client.bytes()

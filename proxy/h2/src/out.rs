@@ -34,7 +34,7 @@ pub(crate) struct Out {
     done: usize,
     /// Payloads, each with the position in `buf` before which it is sent.
     pieces: VecDeque<(usize, Piece)>,
-    /// Bytes that wait to be written.
+    /// How many bytes wait to be written.
     len: usize,
     /// How many bytes were ever queued.
     queued: u64,
@@ -49,12 +49,12 @@ impl Out {
         self.len == 0
     }
 
-    /// Position of the next queued byte in the connection's byte stream.
+    /// The position of the next queued byte in the connection's byte stream.
     pub(crate) fn position(&self) -> u64 {
         self.queued
     }
 
-    /// Position of the next byte to write in the connection's byte stream.
+    /// The position of the next byte to write in the connection's byte stream.
     pub(crate) fn written(&self) -> u64 {
         self.queued - self.len as u64
     }

@@ -68,7 +68,7 @@ impl Reading {
 /// How many bytes of a chunk were parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// Position of the first byte that was not parsed.
+    /// The position of the first byte that was not parsed.
     pub(crate) start: usize,
     /// How many bytes, counted from `start`, the next step needs at least.
     pub(crate) want: usize,

@@ -21,7 +21,7 @@ pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 /// can be set.
 pub(crate) const DEFAULT_FRAME_BYTES: u32 = 16_384;
 const MAX_FRAME_BYTES: u32 = (1 << 24) - 1;
-/// Bytes of one setting.
+/// The size of one setting in bytes.
 const SETTING_BYTES: usize = 6;
 
 /// The peer's settings.

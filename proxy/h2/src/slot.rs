@@ -66,7 +66,7 @@ pub(crate) struct Slot {
     pub(crate) heads: VecDeque<Head>,
     pub(crate) data: VecDeque<Piece>,
     pub(crate) trailers: Option<Head>,
-    /// Bytes that the peer may still send.
+    /// How many bytes the peer may still send.
     pub(crate) recv_window: i64,
     /// The number of received bytes for which the peer got no credit yet, because they wait for the reader or for the
     /// other connection.

@@ -94,7 +94,7 @@ impl Stream {
         self.with(|slot| slot.reset).flatten()
     }
 
-    /// Bytes of DATA payload received and sent.
+    /// How many bytes of DATA payload were received and sent.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         self.with(|slot| (slot.received, slot.sent)).unwrap_or_default()

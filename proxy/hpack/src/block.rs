@@ -131,7 +131,7 @@ impl Block {
         Self::default()
     }
 
-    /// Number of fields.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -147,7 +147,7 @@ impl Block {
         self.size
     }
 
-    /// Bytes of memory that the block has allocated.
+    /// How many bytes of memory the block has allocated.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
@@ -201,7 +201,7 @@ impl Block {
         self.spans.iter().position(|span| span.hints.token == token)
     }
 
-    /// Number of pseudo-headers at the front.
+    /// The number of pseudo-headers at the front.
     pub fn leading_pseudo(&self) -> usize {
         self.spans.iter().take_while(|span| span.name(&self.bytes).starts_with(b":")).count()
     }

@@ -227,10 +227,10 @@ pub struct Exchange {
     pub started: Instant,
     /// When the first byte of a response arrived.
     pub first_byte: Option<Instant>,
-    /// Bytes of the request as received, including head, framing, and the bytes that follow an upgrade. For HTTP/2: the
-    /// decoded size of the head (RFC 7541 section 4.1) and the content.
+    /// The size of the request as received, in bytes. It includes the head, framing, and the bytes that follow an
+    /// upgrade. For HTTP/2 it is the decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
-    /// Bytes of the final response as received, counted like those of the request.
+    /// The size of the final response as received, in bytes, counted like that of the request.
     pub response_bytes: u64,
     /// Whether the client has received a part of a response other than complete interim responses, so that the proxy
     /// can no longer send an answer of its own.

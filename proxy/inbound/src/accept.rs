@@ -57,8 +57,8 @@ pub(crate) enum Plain<S> {
     Http { client: Peeked<S>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.
     Unreachable { client: Peeked<S>, error: ConnectError },
-    /// Bytes of a client of another protocol than HTTP, and the connection to the application if there is one already.
-    /// `tls`: `None` if no policy needed its server name.
+    /// The bytes of a client whose protocol is not HTTP, and the connection to the application if there is one already.
+    /// `tls` is `None` if no policy needed the server name in the client's TLS.
     Opaque { client: Peeked<S>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
 }
 

@@ -45,7 +45,7 @@ pub struct Counts {
     pub absent: u64,
     /// Resolutions that failed: no resolver responded, or one responded with an error.
     pub failed: u64,
-    /// Names that are watched now.
+    /// The number of names that are watched now.
     pub names: u64,
     /// Names whose last resolution failed and whose old addresses are in use now.
     pub stale: u64,

@@ -363,7 +363,7 @@ impl Opened {
         self.relay_after(attempts, (0, client)).await;
     }
 
-    /// Does the same as [`relay`](Self::relay), but begins after `sent` bytes of the client.
+    /// Like [`relay`](Self::relay), but begins after `sent` bytes of the client.
     async fn relay_after(self, attempts: Attempts<'_>, (sent, client): (usize, Peeked<TcpStream>)) {
         let shared = attempts.shared;
         let started = leno_transport::now();

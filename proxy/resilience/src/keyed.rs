@@ -77,7 +77,7 @@ impl WorkloadLimit {
         Self { keys: Some(keys), ..Self::single(rate, now) }
     }
 
-    /// Number of keys kept.
+    /// The number of keys that are kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.as_ref().map_or(0, |keys| keys.lock().len())

@@ -1,4 +1,4 @@
-//! Bytes that are read before it is decided which protocol parser reads them.
+//! Bytes that the proxy reads before it decides which protocol parser reads them.
 
 use std::future::poll_fn;
 use std::io;
@@ -113,7 +113,7 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
         poll_fn(|cx| self.poll_peek(cx)).await
     }
 
-    /// Does the same as [`Self::peek`], as a step of a future.
+    /// [`Self::peek`] as a poll function.
     pub fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let room = MAX_PEEKED.saturating_sub(self.bytes.len()).min(CHUNK);
         if room == 0 {

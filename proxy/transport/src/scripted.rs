@@ -30,7 +30,7 @@ pub(crate) fn dial() -> Option<Rc<Dial>> {
     DIAL.with_borrow(Clone::clone)
 }
 
-/// Does the same as [`crate::connect`], with `dial`.
+/// Like [`crate::connect`], but opens the connection with `dial`.
 pub(crate) async fn connect(
     dial: Rc<Dial>,
     address: SocketAddr,

@@ -79,9 +79,9 @@ impl LoadTally {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// Mean.
+    /// The mean latency.
     pub mean: f64,
-    /// Median.
+    /// The median latency.
     pub p50: u64,
     /// 75th percentile.
     pub p75: u64,
@@ -95,7 +95,7 @@ pub struct Latency {
     pub p99_9: u64,
     /// 99.99th percentile.
     pub p99_99: u64,
-    /// Longest.
+    /// The longest latency.
     pub max: u64,
 }
 

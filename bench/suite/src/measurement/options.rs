@@ -11,7 +11,7 @@ use crate::scenario::Scenario;
 pub struct Options {
     /// The scenarios to run.
     pub scenarios: Vec<Scenario>,
-    /// Number of rounds.
+    /// The number of rounds.
     pub rounds: u32,
     /// How long each measurement lasts.
     pub duration: Duration,

@@ -142,8 +142,8 @@ impl<T: Eq + Hash> Balancer<T> {
         self.rng.chance(weight, self.heaviest) && self.rng.chance(share, FULL_SHARE)
     }
 
-    /// Does the same as `draw`, by visiting the first `end` endpoints. It visits them twice, so that it need not build
-    /// a list.
+    /// Like `draw`, but visits the first `end` endpoints one after the other. It visits them twice, so that it need not
+    /// build a list.
     fn walk(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
         let slow_start = self.settings.slow_start;
         let share = |slot: &Slot<T>| {

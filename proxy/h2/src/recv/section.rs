@@ -19,7 +19,7 @@ use crate::reserved::{is_mesh_field, is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 use crate::trailers::may_be_trailer;
 
-/// Bytes of the priority fields of HEADERS. They are ignored.
+/// The number of bytes of the priority fields in a HEADERS frame. These fields are ignored.
 const PRIORITY_BYTES: usize = 5;
 /// How many streams may be over and still have a handle, in addition to the streams that may be open.
 const LINGERING: usize = 256;

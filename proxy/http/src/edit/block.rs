@@ -30,7 +30,7 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     add_trace(block, edits);
 }
 
-/// Does the same without the new `traceparent`, which the caller adds with [`add_trace`].
+/// Makes the same edits, but without the new `traceparent`, which the caller adds with [`add_trace`].
 pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     if !edits.keep_mesh {
         remove_reserved(block, is_mesh_field);

@@ -21,7 +21,7 @@ enum Says {
     OverTcp(&'static str),
 }
 
-/// Number of queries for IPv4.
+/// The number of queries for IPv4.
 type Asked = Arc<AtomicU64>;
 
 /// Sockets on a port that is free for both UDP and TCP. A port that is free for UDP may be in use by a TCP connection

@@ -64,7 +64,7 @@ impl Allocator {
         self.holders.remove(&holder);
     }
 
-    /// Number of holders that share the limit.
+    /// The number of holders that share the limit.
     #[must_use]
     pub fn holders(&self) -> usize {
         self.holders.len()

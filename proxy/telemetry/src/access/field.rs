@@ -85,11 +85,11 @@ fields! {
     ClientIdentity = "client_identity" "leno.client.identity" true,
     /// The identity that the server has proven.
     ServerIdentity = "server_identity" "leno.server.identity" true,
-    /// Time in the client's proxy.
+    /// The time that the request spent in the client's proxy.
     ClientProxyUs = "client_proxy_us" "leno.client_proxy_us" true,
-    /// Time in the server's proxy.
+    /// The time that the request spent in the server's proxy.
     ServerProxyUs = "server_proxy_us" "leno.server_proxy_us" true,
-    /// Time in the application.
+    /// The time that the request spent in the application.
     ApplicationUs = "application_us" "leno.application_us" true,
     /// Time from the beginning of the response to its end.
     ResponseUs = "response_us" "leno.response_us" true,

@@ -37,7 +37,7 @@ impl Federation {
         let (near, far) = pair().await;
         let client = async {
             let mut client = liar::connect(near, Some(shown), &["leno-h1"]).await.unwrap();
-            // A refusal arrives with the first read, and so does the end of an accepted connection.
+            // A refusal arrives with the first read. The end of an accepted connection arrives with it, too.
             let _ended = client.read_u8().await;
         };
         let accepting = async {
