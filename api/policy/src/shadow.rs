@@ -51,20 +51,21 @@ impl RouteTable {
         found
     }
 
-    /// A match of higher precedence than position `at` that matches all requests of this one.
+    /// A match before position `at`, and thus of higher precedence, that matches all requests that `condition` matches.
     fn taken_by(&self, condition: &RuleCondition, at: usize) -> Option<u32> {
         let mut rivals = self.rivals(condition).take_while(|rival| (*rival as usize) < at);
         rivals.find(|rival| covers(&self.conditions[*rival as usize], condition))
     }
 
-    /// Several matches that together match all requests of this one, if it can be split into a few cases.
+    /// Several matches that together match all requests that `condition` matches, if the condition can be split into a
+    /// few cases.
     fn taken_together(&self, condition: &RuleCondition, at: usize) -> Option<Vec<u32>> {
         let cases = cases(condition).filter(|cases| cases.len() > 1)?;
         cases.iter().map(|case| self.taken_by(case, at)).collect()
     }
 
-    /// The matches that may match a request before this one does, in the order of precedence: those with the same path,
-    /// and for prefixes also regular expressions.
+    /// The matches that may match a request that `condition` matches, in the order of precedence: those with the same
+    /// path, and for prefixes also regular expressions.
     fn rivals<'t>(&'t self, condition: &'t RuleCondition) -> impl Iterator<Item = u32> {
         let same = self.same_path(condition);
         let listed = match condition.path {

@@ -13,7 +13,7 @@ use crate::check::did_you_mean;
 use crate::problem::Position;
 use crate::tree::{TreeKey, TreeNode, TreeValue};
 
-/// The largest number of failures that are reported for one document. It is decoded again after each failure.
+/// The largest number of failures that are reported for one document. The document is decoded again after each failure.
 const MAX_FAILURES: usize = 20;
 
 /// The result of decoding a document.

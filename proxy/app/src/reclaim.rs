@@ -106,8 +106,8 @@ pub(crate) fn release_stack() {
     let end = end.saturating_sub(spared);
     let Some(size) = end.checked_sub(lowest).filter(|size| *size > 0) else { return };
     // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames:
-    // this one is above `end`, by more than what the call itself needs. They read as zeros when the stack grows into
-    // them again.
+    // the frame of this function is above `end`, by more than what the call itself needs. They read as zeros when the
+    // stack grows into them again.
     let released =
         unsafe { libc::madvise(ptr::without_provenance_mut(lowest), size, libc::MADV_DONTNEED) };
     // The kernel maps the main thread's stack as it grows. Pages that are not mapped yet (ENOMEM) need not be returned.

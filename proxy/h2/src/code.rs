@@ -40,7 +40,8 @@ impl Code {
     /// The request needs HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// The numbers of [`Self::of_mesh`] from this one on are errors other than malformed messages of applications.
+    /// Numbers from this one on, as an argument of [`Self::of_mesh`], are errors other than malformed messages of
+    /// applications.
     pub const OTHER_OF_MESH: u8 = 0x80;
 
     /// One of the codes that the proxies of a mesh use among each other. The user of this crate defines what they mean.
@@ -49,8 +50,8 @@ impl Code {
         Self(OF_MESH | number as u32)
     }
 
-    /// The number of [`Self::of_mesh`], if the code is one of those. A peer that is no proxy of the mesh may send such
-    /// codes, too.
+    /// The number from which [`Self::of_mesh`] made the code; `None` for other codes. A peer that is no proxy of the
+    /// mesh may send such codes, too.
     #[must_use]
     pub fn mesh_number(self) -> Option<u8> {
         let [rest @ .., number] = self.0.to_be_bytes();
@@ -59,7 +60,7 @@ impl Code {
     }
 
     /// Converts the code to a code of RFC 9113, for peers that are not proxies of the mesh. The code for a malformed
-    /// response becomes the one that section 8.1.1 demands. Codes that are not of the mesh do not change.
+    /// response becomes the code that section 8.1.1 demands. Codes that [`Self::of_mesh`] did not make stay the same.
     #[must_use]
     pub fn without_mesh(self) -> Self {
         match self.mesh_number() {

@@ -70,10 +70,10 @@ pub struct ShownCertificate(Shown);
 
 #[derive(Clone, Copy, Debug)]
 enum Shown {
-    /// The last one on this connection, which may be renewed. The number identifies the connection, because descriptors
-    /// are reused.
+    /// The last certificate on this connection, which may be renewed. The number identifies the connection, because
+    /// descriptors are reused.
     On { socket: RawFd, number: u64 },
-    /// The only one of a connection that is not renewed.
+    /// The only certificate of a connection that is not renewed.
     Once(CertificateValidity),
 }
 

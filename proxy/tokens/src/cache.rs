@@ -10,8 +10,8 @@ use leno_types::tokens::TokenIssuer;
 
 use crate::{Claims, TokenError, verify};
 
-/// The largest number of bytes of tokens that one worker remembers: about a thousand of the usual size. Beyond it all
-/// are dropped, which costs one more verification for each token that is still used.
+/// The largest number of bytes of tokens that one worker remembers: about a thousand tokens of the usual size. If there
+/// are more, the worker forgets all of them, and verifies each token that is still used once more.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// The claims of tokens by their texts.

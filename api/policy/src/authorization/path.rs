@@ -96,8 +96,8 @@ pub(super) fn canonical<'p>(
 ///
 /// # Errors
 /// If `..` leads above the root, which only some servers refuse. If `..` follows an empty segment: a server that
-/// resolves `..` before it merges slashes removes that segment. If the last segment is `.` or `..` below another one:
-/// only some servers leave a slash at the end.
+/// resolves `..` before it merges slashes removes that segment. If the last segment is `.` or `..` below another
+/// segment: only some servers leave a slash at the end.
 fn normalised(path: &[u8]) -> Result<Decoded, AmbiguousPath> {
     let mut kept: SmallVec<[&[u8]; 16]> = SmallVec::new();
     let mut segments = path.split(|byte| *byte == b'/').skip(1).peekable();

@@ -131,8 +131,7 @@ impl Reading {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
 
-    /// The size in bytes of the proxies' program, the largest that one of them runs; `None`
-    /// without proxies.
+    /// The size in bytes of the largest program that a proxy runs; `None` without proxies.
     pub(crate) fn program_bytes(&self) -> Option<u64> {
         let all = self.of(Role::Proxy).flat_map(|one| &one.processes);
         all.map(|process| process.program_bytes).filter(|bytes| *bytes > 0).max()

@@ -13,7 +13,7 @@ use crate::h2::support::{Settings, h2_back, next};
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A TCP connection: the test has the one end, and the engine the other.
+/// A TCP connection. The test has one end, and the engine has the other.
 async fn pair() -> (TcpStream, Conn<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
