@@ -51,7 +51,7 @@ pub struct TableRule {
     cors: Option<usize>,
 }
 
-/// The rule that a request follows.
+/// The rule that a request follows, and how it matched.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedRule<'t> {
     /// The rule.
@@ -199,8 +199,8 @@ impl RouteTable {
         found.map(|condition| self.found(condition))
     }
 
-    /// The matches with the same exact path, prefix or service as this one, in the order of precedence. If this one's
-    /// path is tried one by one, all matches for which this is so.
+    /// The matches with the same exact path, prefix or service as `condition`, in the order of precedence. If the path
+    /// of `condition` is tried one by one, all matches whose paths are.
     pub(crate) fn same_path(&self, condition: &RuleCondition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),
@@ -244,7 +244,7 @@ impl RouteTable {
         }
     }
 
-    /// The match for a rule that has none: it matches all requests.
+    /// The match for a rule without matches. It matches all requests.
     fn everything(&self) -> RouteMatch {
         let path = match self.kind {
             RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },

@@ -20,11 +20,11 @@ pub struct TapPage {
     pub workload: String,
     /// The requests since the last poll.
     pub requests: Vec<TappedRequest>,
-    /// Requests that were queued since the tap was opened.
+    /// The number of requests that were queued since the tap was opened.
     pub queued: u64,
-    /// Requests beyond the rate since the tap was opened.
+    /// The number of requests that were left out since the tap was opened, because they exceeded its rate.
     pub sampled_out: u64,
-    /// Requests that did not fit into the queue since the tap was opened.
+    /// The number of requests that did not fit into the queue since the tap was opened.
     pub dropped: u64,
 }
 
@@ -70,7 +70,8 @@ pub struct TappedRequest {
     pub response_bytes: u64,
     /// Why the mesh failed the request.
     pub error: Option<Cow<'static, str>>,
-    /// The parts of its duration, as far as one proxy knows them, or both once their requests are joined.
+    /// The parts of the request's duration, as far as one proxy knows them, or both proxies once their requests are
+    /// joined.
     pub latency: RequestLatency,
     /// Headers without secrets, if the tap wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -96,9 +97,9 @@ pub struct TappedRequest {
 /// A decision of a proxy about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ProxyDecision {
-    /// Which proxy made it: `client proxy` or `server proxy`.
+    /// Which proxy made the decision: `client proxy` or `server proxy`.
     pub by: Cow<'static, str>,
-    /// When, in microseconds since that proxy received the head of the request.
+    /// When the decision was made, in microseconds since that proxy received the head of the request.
     pub at_us: u64,
     /// The decision, in one line.
     pub what: Box<str>,
@@ -108,29 +109,29 @@ pub struct ProxyDecision {
 /// request did not get so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RequestLatency {
-    /// The whole time.
+    /// The duration of the whole request.
     pub total_us: u64,
-    /// In the client's proxy, until the request was sent the last time.
+    /// The time in the client's proxy, until the request was sent the last time.
     pub client_proxy_us: Option<u64>,
-    /// Between the two proxies, there and back.
+    /// The time between the two proxies, there and back.
     pub network_us: Option<u64>,
-    /// In the server's proxy, before the application had the request.
+    /// The time in the server's proxy, before the application had the request.
     pub server_proxy_us: Option<u64>,
-    /// In the application, until its response began.
+    /// The time in the application, until its response began.
     pub application_us: Option<u64>,
-    /// From the beginning of the response to its end.
+    /// The time from the beginning of the response to its end.
     pub response_us: Option<u64>,
 }
 
-/// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's
-/// span, and the server's proxy makes one below it.
+/// A request of a trace, as one proxy has seen it. The client's proxy makes a span whose parent is the application's
+/// span. The server's proxy makes a child of that span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSpan {
-    /// The trace, which is not zero.
+    /// The identifier of the trace, which is not zero.
     pub trace_id: u128,
-    /// The span, which is not zero.
+    /// The identifier of the span, which is not zero.
     pub span_id: u64,
-    /// The span that sent the request. `None`: the trace begins here.
+    /// The span that sent the request. `None` if the trace begins here.
     pub parent: Option<u64>,
     /// Whether the trace is sampled. Spans of other traces are exported only for failed or slow requests.
     pub sampled: bool,
@@ -141,9 +142,9 @@ pub struct TraceSpan {
 /// A request's place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceIds {
-    /// The trace, which is not zero.
+    /// The identifier of the trace, which is not zero.
     pub trace_id: u128,
-    /// The span of the proxy that has seen the request, which is not zero.
+    /// The identifier of the span of the proxy that has seen the request. It is not zero.
     pub span_id: u64,
     /// Whether the trace is sampled.
     pub sampled: bool,
@@ -156,11 +157,11 @@ pub struct AccessRecord {
     pub at_unix_us: u64,
     /// The trace to which the request belongs.
     pub trace: Option<TraceIds>,
-    /// Whether the mesh or the server failed it.
+    /// Whether the mesh or the server failed the request or connection.
     pub is_failed: bool,
     /// Whether the record is about a request, and not about an opaque connection.
     pub is_request: bool,
-    /// The fields.
+    /// The names and values of the fields.
     pub attributes: Vec<(String, AccessField)>,
 }
 
@@ -186,7 +187,7 @@ pub const fn is_failed_call(grpc_status: u8) -> bool {
 const FIXED_BYTES: usize = 256;
 
 impl TraceSpan {
-    /// The approximate number of bytes that it takes, in memory and in a message.
+    /// The approximate number of bytes that the span takes, in memory and in a message.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let request = &self.request;
@@ -205,10 +206,10 @@ impl TraceSpan {
 }
 
 impl AccessRecord {
-    /// The approximate number of bytes that it takes, in memory and in a message.
+    /// The approximate number of bytes that the record takes, in memory and in a message.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        /// The tags and lengths of a key and a value in a message; in memory they take more.
+        /// The tags and lengths of a key and a value in a message; in memory, key and value take more.
         const ATTRIBUTE: usize = 32;
         let of = |(key, value): &(String, AccessField)| {
             let text = if let AccessField::Text(text) = value { text.len() } else { 0 };
@@ -219,7 +220,7 @@ impl AccessRecord {
 }
 
 impl TappedRequest {
-    /// Whether the client's proxy has recorded it.
+    /// Whether the client's proxy has recorded the request.
     #[must_use]
     pub fn is_outbound(&self) -> bool {
         self.direction == "outbound"

@@ -45,16 +45,16 @@ impl MachineTime {
     }
 }
 
-/// CPU time of kernel threads, in milliseconds. `None` if none is visible, which is so in the PID namespace of a
-/// container that serves as a node. Threads are not recognised by their parent's ID, because in such a namespace it may
-/// belong to another process.
+/// CPU time of kernel threads, in milliseconds. `None` if no kernel thread is visible, for example in the PID namespace
+/// of a container that serves as a node. Threads are not recognised by the ID of their parent, because in such a
+/// namespace this ID may belong to another process.
 fn kernel_threads_ms() -> Option<f64> {
     let stats = process::all_processes().ok()?.flatten().filter_map(|one| one.stat().ok());
     let of_kernel = stats.filter(|stat| stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
     of_kernel.map(|stat| stat.utime + stat.stime).reduce(|sum, one| sum + one).map(ms)
 }
 
-/// Clock ticks in milliseconds.
+/// Converts clock ticks to milliseconds.
 fn ms(ticks: u64) -> f64 {
     ticks as f64 * 1000.0 / ticks_per_second() as f64
 }
@@ -68,8 +68,8 @@ pub(crate) struct NodeCounters {
     pub(crate) at_us: u64,
     /// The processes of each container that has any process.
     pub(crate) containers: BTreeMap<String, Vec<Process>>,
-    /// Established connections from a container's network namespace to other hosts; `None` if they were not requested,
-    /// or the container has ended.
+    /// The number of established connections from a container's network namespace to other hosts; `None` if they were
+    /// not requested, or the container has ended.
     pub(crate) connections: Option<u64>,
     /// The counters of the whole kernel; `None` if they were not requested.
     pub(crate) whole: Option<KernelCounters>,
@@ -81,11 +81,11 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// The start time, in microseconds since boot.
     pub(crate) began_us: u64,
-    /// CPU time since its start, including threads that have ended.
+    /// The CPU time of the process since its start, including threads that have ended.
     pub(crate) cpu: Cpu,
     pub(crate) switches: ContextSwitches,
     pub(crate) rss_kib: u64,
-    /// The size of its program in bytes; 0 if it cannot be read.
+    /// The size of the process's program in bytes; 0 if it cannot be read.
     pub(crate) program_bytes: u64,
 }
 
@@ -177,7 +177,8 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Established connections from the network namespace of a process to other hosts; 0 if the process has ended.
+/// The number of established connections from the network namespace of a process to other hosts; 0 if the process has
+/// ended.
 pub(crate) fn crossing_of(pid: u32) -> u64 {
     let tables = process::Process::new(pid.cast_signed()).map(|one| [one.tcp(), one.tcp6()]);
     let sockets = tables.into_iter().flatten().flatten().flatten();

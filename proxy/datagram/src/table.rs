@@ -1,6 +1,6 @@
 //! A table with a limited number of flows. If it is full, a flow that was not used recently is removed for a new one.
 //!
-//! The flow is chosen by the clock algorithm, which is known from the replacement of memory pages. A hand moves over
+//! The flow is chosen by the clock algorithm, which operating systems use to replace memory pages. A hand moves over
 //! the flows in a circle; a flow that was used since the hand last passed it is kept for another round. So a datagram
 //! only sets a flag, and a new flow costs a few steps of the hand.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Values by key, of limited number.
+/// A table of values by key, with a limited number of entries.
 #[derive(Debug)]
 pub(crate) struct FlowTable<K, V> {
     most: usize,

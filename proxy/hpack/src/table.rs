@@ -18,7 +18,7 @@ pub(crate) struct Table {
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
-    /// How many entries were inserted in all, modulo 2^32.
+    /// How many entries were inserted since the table was created, modulo 2^32.
     inserted: u32,
 }
 
@@ -44,7 +44,7 @@ impl Entry {
     }
 }
 
-/// The largest table, even if the settings allow more: all offsets easily fit into 32 bits.
+/// The largest size of a table, even if the settings allow more. All offsets easily fit into 32 bits.
 pub(crate) const MAX_TABLE_BYTES: usize = 1 << 24;
 
 impl Table {

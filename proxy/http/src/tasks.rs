@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 
 use leno_transport::spawn_contained;
 
-/// How many free tasks a worker keeps after a burst, with some kilobytes each. Further ones end after their request.
+/// How many free tasks a worker keeps after a burst. Each takes some kilobytes. Further tasks end after their request.
 const KEPT: usize = 256;
 
 /// The tasks of one worker that serve HTTP/2 requests or connections. A task that has served its request waits for
@@ -115,7 +115,7 @@ impl<J> Seat<J> {
     }
 }
 
-/// When this value no longer exists, the free tasks can get no more jobs, so they end.
+/// Ends the free tasks, because they can get no more jobs.
 impl<J> Drop for Tasks<J> {
     fn drop(&mut self) {
         for seat in self.free.get_mut().drain(..) {

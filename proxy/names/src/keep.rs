@@ -1,4 +1,4 @@
-//! The names that a proxy watches. A task per name keeps its addresses up to date.
+//! The names that a proxy watches. For each name, a task keeps the addresses up to date.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -53,7 +53,7 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// The names that a proxy watches. All workers of the proxy share them. Cheap to clone.
+/// The names that a proxy watches. All workers of the proxy share them. A clone refers to the same names.
 #[derive(Clone)]
 pub struct Names(Arc<NamesState>);
 

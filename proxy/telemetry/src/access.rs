@@ -96,8 +96,8 @@ impl AccessLog {
         }
     }
 
-    /// Copies the parts of a request that its line needs. `None`: the request is not logged, because it exports records
-    /// itself.
+    /// Copies the parts of a request that its line needs. `None` if the request is not logged, because it exports
+    /// records itself.
     pub(crate) fn note<'h, H>(
         &self,
         method: &str,

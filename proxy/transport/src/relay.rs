@@ -30,17 +30,17 @@ use watch::{RelayProgress, Watch};
 /// connections for about an hour.
 pub const RELAY_IDLE: Duration = Duration::from_secs(3600);
 
-/// One of the two connections of a relay.
+/// Names one of the two connections of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first.
+    /// The first connection.
     A,
-    /// The second.
+    /// The second connection.
     B,
 }
 
 impl Side {
-    /// The other one.
+    /// The other connection.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -69,9 +69,9 @@ impl<F: FnMut(Side, usize)> Observer for F {
 /// The result of a relay.
 #[derive(Debug)]
 pub struct Relayed {
-    /// Bytes from the first to the second connection.
+    /// How many bytes moved from the first to the second connection.
     pub a_to_b: u64,
-    /// Bytes from the second to the first connection.
+    /// How many bytes moved from the second to the first connection.
     pub b_to_a: u64,
     /// How the relay ended.
     pub ended: Ended,

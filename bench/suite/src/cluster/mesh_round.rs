@@ -28,8 +28,8 @@ pub(super) struct MeshRound<'a> {
     pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
 }
 
-/// The meshes of all rounds. The baseline is first in each round, and the other meshes rotate;
-/// measurements that have a record are left out.
+/// The meshes of all rounds. The baseline is first in each round, and the order of the other meshes changes from round
+/// to round. Measurements that have a record are left out.
 pub(super) fn mesh_rounds<'a>(
     run: &'a ClusterRun,
     able: &BTreeMap<&'static str, Option<PathBuf>>,
@@ -220,7 +220,8 @@ impl MeshRoundContext<'_> {
         Installation { client, target, mesh, tool, interrupt }
     }
 
-    /// The known version of the mesh, in addition to the image of its proxies.
+    /// The version of the installed mesh, which is recorded in addition to the image of its proxies. Empty if it is not
+    /// known.
     async fn version(&self) -> Result<String> {
         if self.round.mesh != Mesh::Leno {
             return Ok(String::new());

@@ -32,7 +32,7 @@ use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
 /// How long the lab may take to become ready on a slow machine.
 const READY: Duration = Duration::from_secs(60);
-/// The additional time for each service.
+/// The additional time for each service until the lab is ready.
 const READY_EACH: Duration = Duration::from_secs(2);
 /// How long the lab may take to end.
 const END: Duration = Duration::from_secs(30);
@@ -237,8 +237,8 @@ impl Drop for Lab {
     }
 }
 
-/// Returns the arguments of `leno up` that make proxies observe this. Spans are sent to the first service, which
-/// answers every kind of request.
+/// Returns the arguments of `leno up` that make proxies observe requests in this way. Spans are sent to the first
+/// service, which answers every kind of request.
 fn settings(observed: Observed, scenario: &Scenario) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match observed {

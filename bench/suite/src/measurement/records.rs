@@ -114,7 +114,7 @@ pub(crate) fn or_left_out(
 pub(crate) struct Progress {
     begun: Instant,
     done: usize,
-    /// The measurements that already have a record.
+    /// The number of measurements that already have a record.
     skipped: usize,
     total: usize,
 }

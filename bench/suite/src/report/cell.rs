@@ -14,10 +14,10 @@ pub(crate) struct Cell {
     pub(crate) scenario: String,
     pub(crate) step: Option<f64>,
     pub(crate) mesh: String,
-    /// The rounds from which the figures are: the valid ones, or all if none is valid.
+    /// The rounds from which the figures are made: the valid rounds, or all rounds if none is valid.
     pub(crate) rounds: Vec<Record>,
     pub(crate) valid: bool,
-    /// Failed requests; the sum over all rounds.
+    /// The number of failed requests in all rounds.
     pub(crate) errors: u64,
     /// Latency added to the baseline of the same rounds, in milliseconds, at p50 and p99.
     pub(crate) added_ms: Option<[Interval; 2]>,

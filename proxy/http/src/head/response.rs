@@ -1,4 +1,4 @@
-//! Heads of responses.
+//! Parses the heads of responses.
 
 use super::view::ResponseView;
 use super::{
@@ -19,7 +19,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Like [`RequestHead::parse`](crate::RequestHead::parse).
+    /// Parses the head of a response, like [`RequestHead::parse`](crate::RequestHead::parse).
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         if !self.progress.worth_a_look(bytes, head_limit(limits)) {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Detection of protocols, through a whole inbound side over loopback.
+//! Tests how protocols are detected, through a whole inbound side over loopback.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,7 +37,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// `first`: bytes that have arrived before the proxy reads.
+    /// Starts the lab with a client whose bytes `first` have arrived before the proxy reads.
     async fn new(mtls: MtlsMode, declared: Protocol, first: &[u8]) -> Self {
         let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = application.local_addr().unwrap();
@@ -45,7 +45,8 @@ impl Lab {
         Self::before(application, Some(address), (mtls, &ports), first).await
     }
 
-    /// `application`: its configured address; `None` if it is the address that the client dials.
+    /// Starts the lab. `application` is the configured address of the application; `None` if it is the address that the
+    /// client dials.
     async fn before(
         listener: TcpListener,
         application: Option<SocketAddr>,

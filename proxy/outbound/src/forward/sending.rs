@@ -31,7 +31,7 @@ pub(super) struct Sending<'a> {
     pub(super) trace: Told<'a>,
     /// The tap mark for the server's proxy, if a tap selects the request.
     pub(super) mark: Option<Mark>,
-    /// Where the beginnings of the bodies are copied to, if a tap needs them.
+    /// Where to copy the beginnings of the bodies, if a tap needs them.
     pub(super) copies: Option<BodyCopies>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Sending<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Told<'a> {
     pub(super) parent: Option<&'a TraceLine>,
-    /// The headers of those other formats in which the request came.
+    /// The headers of the other formats in which the request carried its trace.
     pub(super) lines: &'a [HeaderLine],
 }
 

@@ -79,7 +79,8 @@ impl OpenTaps {
         (wanted, beyond)
     }
 
-    /// Counts a request that has ended for the taps whose rate was used up, if they match it and are still open.
+    /// Counts a request that has ended, for each tap whose rate was used up, if the tap matches the request and is
+    /// still open.
     pub(crate) fn count(
         &self,
         taps: &Taps,
@@ -98,7 +99,7 @@ impl OpenTaps {
 }
 
 impl Beyond {
-    /// Whether there is no such tap.
+    /// Whether no tap's rate is used up.
     pub(crate) fn is_none(self) -> bool {
         self == Self::default()
     }
