@@ -9,7 +9,8 @@ pub fn hash(bytes: &[u8]) -> u64 {
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold), 0)
 }
 
-/// Another hash for each `salt`: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// Mixes the bits of a hash. Each `salt` gives another result. The function is the finalizer of SplitMix64 (Steele,
+/// Lea, Flood 2014).
 #[must_use]
 pub fn mix(hash: u64, salt: u64) -> u64 {
     let mut x = hash.wrapping_add(salt.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -49,7 +49,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Applies the payload of a SETTINGS frame. `from_server`: a server has sent it.
+    /// Applies the payload of a SETTINGS frame. `from_server` says that a server has sent it.
     pub(crate) fn apply(&mut self, payload: &[u8], from_server: bool) -> Result<(), ConnError> {
         let (settings, rest) = payload.as_chunks::<SETTING_BYTES>();
         if !rest.is_empty() {

@@ -51,8 +51,8 @@ pub(crate) struct BegunOn<S> {
 /// The futures that serve requests of HTTP/1 clients.
 pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
-/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh`: the client is another proxy that has
-/// proven its identity.
+/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh` says that the client is another proxy
+/// that has proven its identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
     (shared, handlers): (&Rc<Worker>, &Http1Handlers<S>),
     application: &Rc<Application>,
@@ -149,8 +149,8 @@ async fn serve_call(job: Job) {
     forward_call(&shared, &application, (&edge, &caller), call.without_identity()).await;
 }
 
-/// Serves the requests of an HTTP/2 client side by side. `is_mesh`: the client is another proxy that has proven its
-/// identity.
+/// Serves the requests of an HTTP/2 client side by side. `is_mesh` says that the client is another proxy that has
+/// proven its identity.
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Worker>,
     application: &Rc<Application>,
@@ -288,7 +288,7 @@ fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> Stri
     if authorizers.is_empty() { String::new() } else { described(Some(request)) }
 }
 
-/// Reads the body, if an authorizer gets it. Fails if the client sends the body too slowly. `what`: the request, for
+/// Reads the body, if an authorizer gets it. Fails if the client sends the body too slowly. `what` is the request, for
 /// the log. `read` reads up to a number of bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     (shared, access): (&Worker, &Access),

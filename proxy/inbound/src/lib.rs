@@ -264,8 +264,8 @@ impl Inbound {
         let _set = self.shared.waypoint.set(Waypoint::new(passage));
     }
 
-    /// Serves one accepted connection to its end. `ends`: the client's address and the address at which the connection
-    /// was accepted. `admitted` decides, once the client is known, whether there is room for it.
+    /// Serves one accepted connection to its end. `ends` are the client's address and the address at which the
+    /// connection was accepted. `admitted` decides, once the client is known, whether there is room for it.
     ///
     /// Most connections are idle, so this future only has space for an idle HTTP/1 client without a proxy. Everything
     /// else is boxed.
@@ -414,7 +414,7 @@ impl Inbound {
         }
     }
 
-    /// Serves HTTP/2 requests. `is_mesh`: the client is another proxy.
+    /// Serves HTTP/2 requests. `is_mesh` says that the client is another proxy.
     fn http2<S: Io + 'static>(
         &self,
         (edge, caller, is_mesh): (Rc<Peer>, Rc<Caller>, bool),

@@ -47,7 +47,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// `wanted`: the taps that may show the request. `mark`: the tap mark that the client's proxy has set.
+    /// `wanted` are the taps that may show the request. `mark` is the tap mark that the client's proxy has set.
     pub(crate) fn new<'h>(
         taps: &Taps,
         (Wanted { by: open, carried }, mark): (Wanted, Option<NonZeroU64>),
@@ -120,7 +120,7 @@ impl Observed {
     }
 
     /// Must be called when the request is sent to this server. Returns the mark for the server's proxy, if a tap gets
-    /// the request. `has_trace`: the proxy forwards the request as part of a trace.
+    /// the request. `has_trace` says that the proxy forwards the request as part of a trace.
     pub(crate) fn mark(
         &self,
         edge: &EdgeLabels,

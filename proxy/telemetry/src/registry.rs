@@ -140,7 +140,7 @@ impl Begun {
 pub enum Arrival {
     /// From the workload.
     Outbound,
-    /// From a client of the workload. `mark`: the tap mark that the client's proxy has set.
+    /// From a client of the workload. `mark` is the tap mark that the client's proxy has set.
     Inbound {
         /// `None` unless the client's proxy taps the request.
         mark: Option<NonZeroU64>,

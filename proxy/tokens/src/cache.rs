@@ -34,8 +34,8 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Verifies a token, unless it was verified before for the same use. The issuers of a use never change. `now`: the
-    /// time since the beginning of 1970.
+    /// Verifies a token, unless it was verified before for the same use. The issuers of a use never change. `now` is
+    /// the time since the beginning of 1970.
     ///
     /// # Errors
     /// Why the token is not valid. This is not cached, because clients can make any number of such tokens.

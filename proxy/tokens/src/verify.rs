@@ -17,7 +17,7 @@ use crate::{Claims, TokenError};
 /// longer than real tokens.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Verifies a token of one of these issuers. `now`: the time since the beginning of 1970.
+/// Verifies a token of one of these issuers. `now` is the time since the beginning of 1970.
 ///
 /// # Errors
 /// Why the token is not valid.

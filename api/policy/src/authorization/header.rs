@@ -19,8 +19,8 @@ pub fn is_spelling(name: &str, given: &str) -> bool {
 
 /// Whether a request fulfils a condition.
 ///
-/// `of_all`: each line must fulfil it, and no line may have another spelling of the name, because it is not known which
-/// of them the server uses. Otherwise any line with any spelling is enough.
+/// If `of_all` is true, each line must fulfil it, and no line may have another spelling of the name, because it is not
+/// known which of them the server uses. Otherwise any line with any spelling is enough.
 pub(super) fn has_header(
     request: &impl AuthorizationRequest,
     HeaderMatch { name, values }: &HeaderMatch,

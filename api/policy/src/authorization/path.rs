@@ -17,23 +17,24 @@ pub enum AmbiguousPath {
     NoSlash,
     /// There is a `%` without two hexadecimal digits.
     Escape,
-    /// `%2F`: some servers decode it to a slash.
+    /// The path contains `%2F`, which some servers decode to a slash.
     EncodedSlash,
-    /// `%25` before two digits: an escape for servers that decode twice.
+    /// The path contains `%25` before two digits, which servers that decode twice read as an escape.
     DoubleEncoding,
-    /// `\` or `%5C`: a slash for some servers.
+    /// The path contains `\` or `%5C`, which some servers read as a slash.
     Backslash,
     /// A segment is `.` or `..`.
     DotSegment,
-    /// `//`: a single slash for some servers.
+    /// The path contains `//`, which some servers read as a single slash.
     EmptySegment,
-    /// `;`: the end of the segment for some servers.
+    /// The path contains `;`, at which the segment ends for some servers.
     Parameter,
-    /// `#` or `%23`: the end of the path for some servers.
+    /// The path contains `#` or `%23`, at which the path ends for some servers.
     Fragment,
-    /// `%3F`: the end of the path for servers behind one that decodes it and forwards the result.
+    /// The path contains `%3F`. A server that decodes it and forwards the result makes the path end there for the next
+    /// server.
     EncodedQuery,
-    /// White space, such as `%20`: the end of the path for some servers; others remove it.
+    /// The path contains white space, such as `%20`, at which the path ends for some servers; others remove it.
     Space,
     /// There is a control character.
     Control,

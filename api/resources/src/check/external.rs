@@ -14,7 +14,7 @@ const MAX_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// The longest prefix, in bytes, of the path of a request to an authorizer.
 const MAX_PREFIX: usize = 256;
 
-/// Checks an external authorizer. `at`: the policy's spec.
+/// Checks an external authorizer. `at` is the spec of the policy.
 pub(super) fn external(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec) {
     let at_external = at.key("external");
     let authorizer = match (&spec.external, spec.action) {

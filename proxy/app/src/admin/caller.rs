@@ -48,8 +48,8 @@ impl Caller {
         }
     }
 
-    /// The error response, if this caller may not make the request. `scrapers`: the network addresses that may request
-    /// metrics; if there are none, all may.
+    /// The error response, if this caller may not make the request. `scrapers` are the network addresses that may
+    /// request metrics; if there are none, all may.
     pub(crate) fn refuse<B>(
         self,
         request: &Request<B>,

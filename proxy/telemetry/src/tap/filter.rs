@@ -24,7 +24,7 @@ pub struct Filter {
     pub path: Option<Box<str>>,
     /// The first and the last status of a range.
     pub status: Option<(u16, u16)>,
-    /// The direction; `None`: both.
+    /// The direction of the requests; `None` means both.
     pub direction: Option<Direction>,
     /// Any of these clients. Empty: all.
     pub from: Vec<Party>,
@@ -167,7 +167,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Checks what is known when the request begins. `followed`: the identifier of the tap that already follows the
+    /// Checks what is known when the request begins. `followed` is the identifier of the tap that already follows the
     /// request.
     pub(crate) fn may_match(
         &self,

@@ -257,8 +257,8 @@ fn authority() -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
     (Issuer::new(root, key), certificate)
 }
 
-/// A certificate of this identity. `years`: the certificate is valid from the beginning of the first year to the
-/// beginning of the second.
+/// A certificate of this identity. `years` says that the certificate is valid from the beginning of the first year to
+/// the beginning of the second.
 fn certificate(
     id: &str,
     issuer: &Issuer<'static, KeyPair>,
