@@ -50,9 +50,9 @@ pub(crate) struct MemoryRecord {
     proxy: String,
     /// The version, as the proxy prints it.
     version: String,
-    /// Connections to each proxy.
+    /// The number of connections to each proxy.
     connections: usize,
-    /// Proxies that run beside each other; figures are those of all together.
+    /// The number of proxies that run beside each other. Figures are the sums of all.
     copies: usize,
     /// Resident memory.
     rss_kib: MemoryByMoment,
@@ -66,11 +66,11 @@ pub(crate) struct MemoryRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct MemoryByMoment {
-    /// Before any connection.
+    /// The memory before any connection.
     idle: u64,
-    /// With idle connections open.
+    /// The memory while the idle connections are open.
     connections_open: u64,
-    /// After they were closed.
+    /// The memory after the connections were closed.
     connections_closed: u64,
 }
 

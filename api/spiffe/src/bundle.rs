@@ -15,13 +15,13 @@ use x509_parser::public_key::PublicKey;
 
 use crate::certificates::{MAX_CERTIFICATES, split};
 
-/// The largest root, in bytes. One with an RSA-8192 key has half of that.
+/// The size of the largest root, in bytes. It is twice the size of a root with an RSA-8192 key.
 pub const MAX_ROOT_BYTES: usize = 4 * 1024;
 // The bundles of all trust domains together must fit into one message to a proxy.
 const _: () = assert!((MAX_FEDERATED + 1) * MAX_ROOTS * MAX_ROOT_BYTES < MAX_MESSAGE);
 /// The longest text of a bundle, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 1 << 20;
-// For each certificate: the certificate and the number of its key in base64, and the JSON around them.
+// Each certificate has three parts in the text: itself and its key's number, both in base64, and the JSON around them.
 const _: () =
     assert!(MAX_CERTIFICATES * (2 * 4 * MAX_ROOT_BYTES.div_ceil(3) + 256) < MAX_BUNDLE_BYTES);
 

@@ -1,4 +1,4 @@
-//! Finds the programs of other projects, and says how to get those that are missing.
+//! Finds the programs of other projects, and says how to install missing programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +31,7 @@ pub(crate) struct Tool {
     program: Option<String>,
     /// The path at which `scripts/tools.sh` installs the program.
     installed: Option<String>,
-    /// How to install it, for the message when it is missing.
+    /// How to install the program, for the message when it is missing.
     bring: String,
 }
 

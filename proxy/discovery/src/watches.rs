@@ -9,11 +9,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How many addresses may be watched at once for the proxy's own workload. A workload that dials more distinct
-/// addresses within [`IDLE`] is scanning. With 100 bytes for each, they take at most 2 MB.
+/// addresses within [`IDLE`] is scanning. With 100 bytes for each address, the set takes at most 2 MB.
 pub const MAX_WATCHED: usize = 16_384;
-/// How many addresses of clients are looked up at once. Any host that can connect can cause a look-up, so these have a
-/// limit of their own and take no place from addresses that the workload dials. If a workload has more clients than
-/// this within [`IDLE`], the proxy asks again for those that come most rarely.
+/// How many addresses of clients are looked up at once. Any host that can connect can cause a look-up, so these
+/// addresses have a limit of their own and take no place from addresses that the workload dials. If a workload has more
+/// clients than this within [`IDLE`], the proxy asks again for those that come most rarely.
 pub const MAX_LOOKED_UP: usize = 4_096;
 /// The largest number of addresses of clients that are looked up for the access log at once. A connection holds its
 /// look-up until it ends; these look-ups must not use up the room of those by which clients are authorized.
@@ -31,14 +31,14 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// The reason why an address is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The proxy's own workload dials it.
+    /// The proxy's own workload connects to the address.
     Outbound,
-    /// A client connects from it, and what is permitted to the client depends on it.
+    /// A client connects from the address, and the client's permissions depend on the address.
     Inbound,
-    /// A client connects from it, and the access log has the client's name.
+    /// A client connects from the address, and the access log shows the client's name.
     Log,
-    /// Other workloads of the same identity use it, but the proxy's own workload does not use it yet. It never becomes
-    /// idle.
+    /// Other workloads of the same identity use the address, but the proxy's own workload does not use it yet. The
+    /// address never becomes idle.
     Prefetch,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Watches {
     prefetch: Vec<Subject>,
     /// Unsubscriptions that must still be sent. Each subject was subscribed to on this stream.
     unsubscribe: Vec<Subject>,
-    /// The number of uses so far, by which they are ordered.
+    /// The number of uses so far, which is the order of the uses.
     uses: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Watches {
 struct Watched {
     resolution: watch::Sender<Resolution>,
     asker: Asker,
-    /// The number of the last use.
+    /// The number of the address's last use.
     used: u64,
     /// Since when the address has had no receiver, according to the last sweep.
     idle_since: Option<Instant>,
@@ -185,7 +185,7 @@ impl Watches {
         prefetched.map(|(subject, _)| subject)
     }
 
-    /// The subjects that must be prefetched since the last call.
+    /// The subjects that were added since the last call and must be prefetched.
     pub(crate) fn take_prefetch(&mut self) -> Vec<Subject> {
         let add = std::mem::take(&mut self.prefetch);
         for subject in &add {

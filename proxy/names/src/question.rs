@@ -1,4 +1,4 @@
-//! One query and its response, as bytes and as values; no I/O.
+//! A query and its response, as bytes and as values. This module does no I/O.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use crate::ask::AskError;
 
 /// The code of the option which says that a proxy sends the query (RFC 6891 section 9: for local use).
 pub const PROXY_OPTION: u16 = 65_313;
-/// How many addresses of one name are used. A service with more addresses normally has load balancers behind them.
+/// How many addresses of one name are used. A service with more addresses normally has load balancers at its addresses.
 pub const MAX_ADDRESSES: usize = 64;
-/// The longest chain of aliases that is followed within a response. Real chains have two or three.
+/// The largest number of aliases that are followed within a response. Real chains have two or three aliases.
 const MAX_ALIASES: usize = 16;
 /// The longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
 /// 2020).
@@ -102,7 +102,8 @@ impl Question {
         Ok(DnsAnswer::Addresses(addresses, Duration::from_secs(ttl.into())))
     }
 
-    /// The name and all names that it is an alias of, with the shortest time to live in that chain.
+    /// The name, and the names for which it is an alias, directly or through other aliases. Also the shortest time to
+    /// live in this chain.
     fn aliases(&self, answers: &[Record]) -> (HashSet<Name>, u32) {
         let (mut owners, mut ttl, mut at) = (HashSet::new(), u32::MAX, self.name.clone());
         owners.insert(at.clone());

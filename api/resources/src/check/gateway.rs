@@ -1,4 +1,4 @@
-//! Checks of the Gateway API's kinds, equivalent to those of its CustomResourceDefinitions.
+//! Checks the kinds of the Gateway API, in the same way as their CustomResourceDefinitions.
 
 mod filter;
 mod persistence;
@@ -42,8 +42,7 @@ const MAX_GRANTS: usize = 16;
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-/// Checks the fields that every kind of route has: metadata and parents. Returns the cursor of
-/// `spec`.
+/// Checks the fields that routes of all kinds have: metadata and parents. Returns the cursor of `spec`.
 fn attached<'a>(
     check: &mut Check<'_>,
     at: &Cursor<'a>,
@@ -256,7 +255,8 @@ fn grpc_method(check: &mut Check<'_>, at: &Cursor<'_>, method: &GrpcMethodMatch)
     }
 }
 
-/// Compiles a regular expression as the proxy will, so that none fails there.
+/// Compiles a regular expression in the same way as the proxy, so that the proxy never receives an expression that it
+/// cannot compile.
 fn expression(check: &mut Check<'_>, at: &Cursor<'_>, pattern: &str) {
     if let Err(error) = leno_policy::Pattern::new(pattern) {
         check.fail(at, error.to_string());
@@ -270,7 +270,7 @@ fn backends(check: &mut Check<'_>, at: &Cursor<'_>, backends: &[BackendRef], sco
     });
 }
 
-/// Checks the backends of any kind of route; `filters` checks the filters of each.
+/// Checks the backends of any kind of route. `filters` is the function that checks a backend's filters.
 fn each_backend(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

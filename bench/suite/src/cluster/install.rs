@@ -52,14 +52,14 @@ const OTHERS: [(&str, &str); 15] = [
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
-/// A function that is called before objects are created that change nodes.
+/// A function to call before the first object that changes nodes is created.
 pub(super) type Agents<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 pub(super) struct Installation<'a> {
     pub(super) client: &'a Client,
     pub(super) target: &'a ClusterTarget,
     pub(super) mesh: Mesh,
-    /// The mesh's own installer, if it has one.
+    /// The program that installs the mesh, if the mesh has one of its own.
     pub(super) tool: Option<&'a Path>,
     /// Interrupts an installation, but not a removal, because objects would remain in the cluster.
     pub(super) interrupt: &'a Interrupt,
@@ -81,8 +81,8 @@ impl Installation<'_> {
         Ok(leno_operate::lacking(self.client, &rights).await?)
     }
 
-    /// Installs the mesh and waits until it is ready; Leno is installed with `values`. `agents` is called before
-    /// objects are created that change nodes.
+    /// Installs the mesh and waits until it is ready; Leno is installed with `values`. `agents` is called before the
+    /// first object that changes nodes is created.
     ///
     /// # Errors
     /// If the installation fails, is not ready in time, or can never become ready; the error gives the reason. Parts of
@@ -191,7 +191,8 @@ impl Installation<'_> {
             Mesh::Linkerd => {
                 let text = self.run(&["uninstall"])?;
                 if text.trim().is_empty() {
-                    // Its output is also empty if it has no right to list objects, or if listing fails.
+                    // The output of `linkerd uninstall` is also empty if the user has no right to list objects, or if
+                    // listing fails.
                     bail!(
                         "linkerd uninstall names nothing to remove, and something of it is there"
                     );

@@ -1,8 +1,9 @@
 //! Forwards probes of the kubelet to the application: `/probe/<container>/<kind>`.
 //!
-//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection points the kubelet's
-//! probes here, and describes the original ones in `LENO_PROBES`. The application is probed at the address that the
-//! kubelet called, from within the workload, as the kubelet itself would have done it.
+//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection changes the kubelet's
+//! probes so that they arrive here, and describes the original probes in `LENO_PROBES`. The application is probed at
+//! the address that the kubelet called, from within the workload, in the way in which the kubelet itself would have
+//! probed it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -53,10 +54,10 @@ struct ProbeSet {
 
 /// A probe, and the address of the workload to which it is sent.
 type Question = (String, IpAddr);
-/// The status and the reason that the kubelet gets.
+/// The status and the reason that the kubelet receives.
 type ProbeAnswer = (StatusCode, String);
 
-/// Counts of probes by result.
+/// The number of probes by result.
 #[derive(Debug, Default)]
 struct Counts {
     success: AtomicU64,
@@ -64,7 +65,7 @@ struct Counts {
     shared: AtomicU64,
 }
 
-/// One probe.
+/// The settings of one probe.
 #[derive(Clone, Debug)]
 struct Probe {
     handler: Handler,

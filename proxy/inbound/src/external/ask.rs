@@ -1,4 +1,4 @@
-//! One question to an authorizer and its answer, over gRPC or HTTP.
+//! A question to an authorizer, and the answer, over gRPC or HTTP.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::calls::{self, Call, CallError, GrpcConnection};
 /// The reason in `leno-error` if an authorizer denies a request.
 const EXTERNAL: &str = "external";
 
-/// The client's address, its identity, and the address that it has dialled.
+/// The client's address, the client's identity, and the address to which the client has connected.
 pub(super) type ConnectionEnds = ((SocketAddr, String), SocketAddr);
 
 /// A question to an authorizer.
@@ -59,7 +59,7 @@ pub(crate) enum AskError {
     /// There was no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// As many requests as allowed already wait for answers in this worker.
+    /// The worker already waits for the answers to as many requests as allowed.
     #[error("too many requests are asked about")]
     Overloaded,
     /// The mesh could not reach the authorizer, or the authorizer itself failed.
@@ -145,7 +145,7 @@ impl Question {
         let (method, host) = (request.method(), request.authority());
         let sent = headers::sent(of, request, grants);
         let mut headers = headers::joined(sent.into_iter());
-        // Envoy sends these with the headers of the request, too.
+        // Envoy sends these values with the headers of the request, too.
         for (name, value) in
             [(":method", method), (":path", path), (":authority", host), (":scheme", "http")]
         {

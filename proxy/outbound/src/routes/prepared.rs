@@ -1,4 +1,4 @@
-//! Rules that are prepared in such a way that only work that depends on the request is left.
+//! Rules in a form in which only the work that depends on a request is left to do.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct Prepared {
 /// A backend of a rule, with the merged filters of both.
 #[derive(Debug)]
 pub(super) struct PreparedBackend {
-    /// `None` if the reference is invalid.
+    /// The destination to which the reference leads; `None` if the reference is invalid.
     pub(super) target: Option<Rc<Destination>>,
     /// Identifies the backend in sessions.
     pub(super) id: u32,
@@ -74,7 +74,7 @@ impl Prepared {
         }
     }
 
-    /// The session of a request.
+    /// The session to which a request belongs.
     pub(super) fn kept(&self, view: RequestView<'_>) -> Option<RequestSession> {
         self.session.as_ref().and_then(|session| session::read(session, view, session::now()))
     }
@@ -135,7 +135,7 @@ pub(super) fn named(of_table: &TableRule) -> (String, String) {
     (format!("{} {}/{}", route.kind.as_str(), route.namespace, route.name), name)
 }
 
-/// The labels with which requests to this service that follow this rule of a route are counted.
+/// The labels for requests to this service that follow this rule of a route.
 pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> RouteLabels {
     RouteLabels {
         service: Arc::clone(&service.name),

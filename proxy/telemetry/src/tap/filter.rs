@@ -18,29 +18,29 @@ const DEFAULT_RATE: u32 = 50;
 /// Selects the requests that a tap shows. The default is all requests, at most 50 per second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// The exact method.
+    /// The method that a request must have.
     pub method: Option<Box<str>>,
-    /// The beginning of the path.
+    /// The beginning that the path of a request must have.
     pub path: Option<Box<str>>,
-    /// The first and the last status of a range.
+    /// The first and the last status of the range in which the response's status must be.
     pub status: Option<(u16, u16)>,
     /// The direction of the requests; `None` means both.
     pub direction: Option<Direction>,
-    /// Any of these clients. Empty: all.
+    /// The clients, of which a request must have one. If the list is empty, all match.
     pub from: Vec<Party>,
-    /// Any of these servers or services. Empty: all.
+    /// The servers or services, of which a request must have one. If the list is empty, all match.
     pub to: Vec<Party>,
-    /// Only inbound requests that the client's proxy has marked for a tap. For these no rate applies.
+    /// Selects only inbound requests that the client's proxy has marked for a tap. The rate does not apply to them.
     pub is_marked: bool,
-    /// Whether events have headers.
+    /// Whether the tap shows headers.
     pub with_headers: bool,
-    /// Whether events have the beginnings of bodies. Only the administrator of the proxy can permit that.
+    /// Whether the tap shows the beginnings of bodies. Only the administrator of the proxy can permit that.
     pub with_bodies: bool,
-    /// Whether events contain the decisions of the proxy.
+    /// Whether the tap shows the decisions of the proxy.
     pub with_decisions: bool,
-    /// Adds this identifier to the requests, by which proxies of later hops recognise them.
+    /// The identifier to add to the requests. Proxies of later hops recognise the requests by it.
     pub follow: Option<NonZeroU64>,
-    /// Only requests with this identifier, whichever target of the first tap has chosen them.
+    /// Selects only requests with this identifier, whichever target of the first tap has chosen them.
     pub followed: Option<NonZeroU64>,
     /// The largest number of requests in total.
     pub most: Option<u32>,

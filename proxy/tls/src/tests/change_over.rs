@@ -1,5 +1,5 @@
-//! Tests the change from TLS to memory when a server takes the pipe late: bytes that the client sends before go through
-//! TLS.
+//! Tests the change from TLS to a pipe in memory if the server takes the pipe late. Bytes that the client sent earlier
+//! go through TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,7 +14,7 @@ use super::in_process::{elsewhere, mesh, session_of_server};
 use super::*;
 use crate::tls::Tls;
 
-/// How long to wait for something that must happen. This time only passes if the test fails.
+/// How long to wait for something that must happen. The whole time only passes if the test fails.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
 /// Two sockets whose buffers are smaller than one write, so that encrypted bytes must wait at their sender.
@@ -28,7 +28,7 @@ async fn tight_pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A client that can already send, and a server that has read nothing since it sent its own flight.
+/// A client that can already send, and a server that has read nothing since it sent its part of the handshake.
 async fn client_is_ahead(
     mesh: &Mesh,
     (near, far): (TcpStream, TcpStream),
@@ -120,10 +120,10 @@ async fn a_server_that_fills_the_pipe_leaves_the_bytes_of_tls_to_its_reader() {
     }
 }
 
-/// The bytes that the client sends before the server takes the pipe, and the bytes that both send after that.
+/// The bytes that the client sends before the server takes the pipe, and the bytes that both ends send after that.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// How many bytes are sent before; or as many as the sockets accept, if that is less.
+    /// How many bytes are sent before that. If the sockets accept fewer bytes, as many as they accept.
     before: usize,
     /// How many bytes are sent after that. `None` means that the client has already ended its direction.
     after: Option<usize>,
@@ -199,7 +199,7 @@ async fn a_reader_sends_what_was_encrypted_before_the_change() {
     let mut server = take(server);
     let mut received = vec![0; sent.len()];
     let exchange = async {
-        // The client does not write or flush any more.
+        // The client neither writes nor flushes any more.
         let served = async {
             server.read_exact(&mut received).await.unwrap();
             server.write_u8(7).await.unwrap();
