@@ -8,15 +8,16 @@ use std::time::Duration;
 use crate::histogram::{BUCKETS, Histogram, place_of};
 use crate::rows::Rows;
 
-/// Classes of statuses: `1xx` to `5xx`, preceded by one for all other statuses.
+/// The number of classes of statuses: one for each of `1xx` to `5xx`, preceded by one for all other statuses.
 pub const CLASSES: usize = 6;
-/// How many gRPC statuses are counted separately; the last one stands for all that gRPC does not define.
+/// The number of gRPC statuses that are counted separately. The last one stands for all statuses that gRPC does not
+/// define.
 pub const GRPC_STATUSES: usize = 18;
 /// The largest size of the labels of a row, in bytes, including separators.
 pub const LABEL_BYTES: usize = 512;
 
-/// Cells of a row: the number of its claim, the length of the labels, the labels, counters. The size is a whole
-/// kilobyte, so that rows do not share cache lines.
+/// The number of cells of a row: the number of its claim, the length of the labels, the labels, and the counters. The
+/// size is a whole kilobyte, so that rows do not share cache lines.
 pub(crate) const ROW_CELLS: usize = 128;
 pub(crate) const CLAIM: usize = 0;
 const LABELS_LENGTH: usize = 1;
@@ -37,11 +38,11 @@ pub struct Labels<T> {
     pub direction: T,
     /// The client.
     pub client: T,
-    /// Its namespace.
+    /// The client's namespace.
     pub client_namespace: T,
     /// The server.
     pub server: T,
-    /// Its namespace.
+    /// The server's namespace.
     pub server_namespace: T,
     /// The service through which the client called.
     pub service: T,
@@ -78,8 +79,8 @@ impl<T: AsRef<str>> Labels<T> {
         "mtls",
     ];
 
-    /// The labels of the row that counts further edges if there are too many: only direction and encryption of these
-    /// labels are kept.
+    /// The labels of a row that counts all edges for which there is no row of their own. Only the direction and the
+    /// encryption of these labels are kept.
     #[must_use]
     pub fn other(&self) -> Labels<String> {
         let other = || "other".to_owned();

@@ -44,7 +44,7 @@ impl ClusterOptions {
         self.cluster || self.which.is_named()
     }
 
-    /// The option that was given although it needs a cluster, and no cluster is named.
+    /// The first option that was given although it needs a cluster, if no cluster is named.
     pub(super) fn without_one(&self) -> Option<&'static str> {
         let given = [
             (self.image.is_some(), "--image"),

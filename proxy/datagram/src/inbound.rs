@@ -50,7 +50,7 @@ pub(crate) struct Inbound {
     scratch: RefCell<Box<[u8]>>,
 }
 
-/// The flows of one connection, by the numbers of their streams.
+/// The flows of one connection. The keys are the numbers of their streams.
 type Flows = Rc<RefCell<HashMap<u64, Rc<Application>>>>;
 
 /// The socket of a flow to the application.

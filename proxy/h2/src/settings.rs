@@ -15,7 +15,7 @@ mod id {
     pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 }
 
-/// Initial windows before any SETTINGS (RFC 9113 section 6.9.2).
+/// The initial windows before any SETTINGS (RFC 9113 section 6.9.2).
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
 /// can be set.
@@ -93,7 +93,7 @@ impl PeerSettings {
     }
 }
 
-/// Our settings. Only those that differ from the defaults are sent.
+/// Our settings. Only settings that differ from the defaults are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnSettings {
     /// Whether we are the client, which disables push and sends no limit on concurrent streams.

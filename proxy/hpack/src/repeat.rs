@@ -1,4 +1,4 @@
-//! Sections that an encoder has already written and can copy.
+//! Sections that an encoder has already written. It copies such a section instead of encoding it again.
 #![expect(clippy::indexing_slicing, reason = "the hash is reduced to the number of slots")]
 
 use crate::block::{Beginning, Block};
@@ -20,7 +20,7 @@ pub(crate) struct Repeats {
 struct Slot {
     /// The hash of the block that last used this slot, whether its section was cached or not.
     hash: u32,
-    /// How many entries the table had received in all.
+    /// How many entries had been inserted into the table since it was created.
     inserted: u32,
     block: Block,
     /// The section; empty if none is cached.
@@ -33,7 +33,7 @@ impl Repeats {
         (fields.bytes.len() <= MAX_BYTES).then(|| hash::of_name(fields.bytes))
     }
 
-    /// The section of these fields, if it was encoded while the table was the same.
+    /// The section of these fields, if it was encoded while the table had the same entries.
     pub(crate) fn find(&self, hash: u32, fields: Beginning<'_>, inserted: u32) -> Option<&[u8]> {
         let slot = self.slots.get(hash as usize % SLOTS)?;
         let same = slot.hash == hash

@@ -90,13 +90,13 @@ pub(crate) struct PortRules {
 
 /// The state of a connection after one side has sent, or when neither may send.
 enum Spoken<S> {
-    /// The client has sent first. With the connection to the application, if one was opened meanwhile.
+    /// The client has sent first. The second value is the connection to the application, if one was opened meanwhile.
     Client(Peeked<S>, Option<TcpStream>),
     /// The protocol need not be detected.
     Settled(Plain<S>),
 }
 
-/// Determines the client and its protocol. `None`: the client has left, or was refused and reset.
+/// Determines the client and its protocol. `None` if the client has left, or was refused and reset.
 pub(crate) async fn accept(
     shared: &Worker,
     application: &Application,
@@ -154,7 +154,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Does what [`accept`] does, but for a connection inside a tunnel. The client of the tunnel has proven its identity.
+/// Like [`accept`], but for a connection inside a tunnel. The client of the tunnel has proven its identity.
 pub(crate) async fn tunnelled<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -174,7 +174,7 @@ pub(crate) async fn tunnelled<S: Io>(
     }
 }
 
-/// The next step after `speaker` was determined. `None`: the connection has ended.
+/// The next step after `speaker` was determined. `None` if the connection has ended.
 fn spoken<S: Io>(
     shared: &Worker,
     client: Peeked<S>,

@@ -16,8 +16,8 @@ use crate::Worker;
 use crate::backends::{Backends, ServiceLabels};
 use crate::external::Resolved;
 
-/// How long to wait for discovery's first answer about an address. Afterwards, an address that may be in the mesh is
-/// refused, and any other is dialled directly. A control plane answers within milliseconds.
+/// How long to wait for discovery's first answer about an address. After this time, an address that may be in the mesh
+/// is refused, and the proxy connects directly to any other address. A control plane answers within milliseconds.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait for the first endpoint of a service that has none. Discovery reports an endpoint that has just
 /// become ready within this time, so requests survive a restart of the only instance.
@@ -66,8 +66,8 @@ pub(crate) enum Route {
     Backends(Rc<Backends>),
     /// To nothing: the service has no such port.
     NoSuchPort,
-    /// To nothing: discovery has not answered yet, and the address may be in the mesh, so it is not dialled in
-    /// plaintext.
+    /// To nothing: discovery has not answered yet, and the address may be in the mesh, so the proxy does not connect to
+    /// it in plaintext.
     Unresolved,
 }
 
@@ -127,8 +127,8 @@ pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     }
 }
 
-/// Drops a quarter of the destinations that no connection uses, so that there is one search for the oldest in many
-/// insertions. Destinations in use keep their pools and estimates; their number is limited by the number of
+/// Drops a quarter of the destinations that no connection uses, so that many insertions need only one search for the
+/// oldest destinations. Destinations in use keep their pools and estimates; their number is limited by the number of
 /// connections.
 fn forget_longest_idle(known: &mut HashMap<SocketAddr, Rc<Destination>>) {
     let is_idle = |one: &Rc<Destination>| Rc::strong_count(one) == 1;

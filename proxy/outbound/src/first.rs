@@ -54,7 +54,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// Relays opaque bytes to a service outside of the mesh. The proxy originates TLS, unless the client itself begins TLS.
+/// Relays opaque bytes to a service outside of the mesh. The proxy uses TLS to the service, unless the client itself
+/// begins TLS.
 pub(crate) async fn serve_outside(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -123,8 +124,8 @@ fn count_version(shared: &Worker, version: &Verdict) {
     });
 }
 
-/// Serves a client that has sent bytes, or has closed. If it does not use HTTP, it is relayed over `opened`, or over a
-/// new connection if `opened` is `None`.
+/// Serves a client that has sent bytes, or has ended its stream. If the client does not use HTTP, it is relayed over
+/// `opened`, or over a new connection if `opened` is `None`.
 async fn follow(
     shared: &Rc<Worker>,
     (destination, backends): (&Rc<Destination>, &Rc<Backends>),

@@ -52,8 +52,8 @@ pub(crate) enum Ended {
     Lost(Counter),
 }
 
-/// A request's place in a trace. Most traces are not sampled, so this lives within the request, without an allocation
-/// of its own.
+/// A request's place in a trace. Most traces are not sampled, so this value is stored within the request, without an
+/// allocation of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace {
     /// The upper and the lower half of the trace's identifier.
@@ -97,8 +97,8 @@ impl Traces {
         &self.queue
     }
 
-    /// A request's place in a trace. `None`: this proxy takes no part in the trace, and forwards the request's headers
-    /// unchanged.
+    /// A request's place in a trace. `None` if this proxy takes no part in the trace, and forwards the request's
+    /// headers unchanged.
     pub(crate) fn begin<'h>(
         &self,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,

@@ -110,7 +110,7 @@ impl Credentials {
         Self { revoked, ..self }
     }
 
-    /// The revoked certificates of peers.
+    /// The certificates of peers that are revoked.
     #[must_use]
     pub fn revoked(&self) -> &Revocations {
         &self.revoked

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// If clients should leave, an idle connection gets this much time to be closed together with a response. If the proxy
-/// closed it just when the client sends a request, the client would not know whether the request was received. Most
-/// connections in use carry a request within this time, and applications that wait before they end wait longer.
+/// When clients should leave, an idle connection gets this much time for one more request, with whose response it is
+/// closed. If the proxy closed it just when the client sends a request, the client would not know whether the request
+/// was received. Most connections in use carry a request within this time, and applications that wait before they end
+/// wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// The pause between draining one connection and the next, if there is time for it. Each client connects again, which
 /// costs a handshake, and streams that continue wait for the CPU meanwhile.
 const APART: Duration = Duration::from_millis(1);
 
-/// Counts requests and relays in progress. The inbound and the outbound side of a worker share one of these.
+/// Counts requests and relays in progress. The inbound and the outbound side of a worker share one `Activity`.
 #[derive(Debug, Default)]
 pub struct Activity {
     busy: Cell<usize>,
@@ -25,7 +26,7 @@ pub struct Activity {
     /// Over how many pauses of [`APART`] the connections are spread. If there are more connections, several drain at
     /// the same time.
     turns: Cell<u32>,
-    /// How many connections have got a turn so far.
+    /// How many connections have already got their turn.
     told: Cell<u32>,
 }
 
@@ -78,7 +79,7 @@ impl Activity {
         }
     }
 
-    /// Waits until idle clients should leave, too, which is [`IDLE_GRACE`] after active ones.
+    /// Waits until idle clients should leave, too. This is [`IDLE_GRACE`] after clients in use should leave.
     pub async fn idle_left(&self) {
         loop {
             self.drained().await;

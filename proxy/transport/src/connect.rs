@@ -1,4 +1,4 @@
-//! Connections that the proxy opens.
+//! Opens connections to other programs, within a time limit.
 
 use std::io;
 use std::net::SocketAddr;

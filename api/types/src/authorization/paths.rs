@@ -3,15 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How an application reads paths, so that policies read them in the same way. Whatever is not declared here, and
-/// servers read differently, stays ambiguous.
+/// How an application reads paths. Policies read them in the same way. If servers read a path in different ways, and no
+/// setting here says how the application reads it, the path is ambiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathReading {
-    /// Paths are used as sent: escapes are not decoded, and nothing is ambiguous. Excludes the other settings.
+    /// Whether paths are used as sent. Escapes are then not decoded, and no path is ambiguous. The other settings must
+    /// not be set then.
     pub verbatim: bool,
     /// Whether several slashes in a row are read as one.
     pub merges_slashes: bool,
-    /// Segments `.` are removed, and `..` removes the segment before it (RFC 3986 section 5.2.4).
+    /// Whether segments `.` are removed, and `..` removes the segment before it (RFC 3986 section 5.2.4).
     pub resolves_dots: bool,
     /// Whether `%2F` is read as a slash.
     pub decodes_slashes: bool,

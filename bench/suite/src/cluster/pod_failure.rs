@@ -42,8 +42,8 @@ fn refused(pod: &Pod) -> Option<String> {
 pub(super) struct Patience(Option<Instant>);
 
 impl Patience {
-    /// Why a mesh with these pods will not become ready. A container that can never start is reported at once, and one
-    /// that ends repeatedly after a minute.
+    /// Why a mesh with these pods will not become ready. A container that can never start is reported at once. A
+    /// container that ends repeatedly is reported after a minute.
     pub(super) fn ends_with(&mut self, pods: &[Pod], now: Instant) -> Option<String> {
         let stuck: Vec<_> = pods.iter().filter_map(|pod| Some((pod, unstartable(pod)?))).collect();
         let is_fetched = |waiting: &ContainerStateWaiting| {

@@ -30,7 +30,7 @@ const SLICES: usize = 16;
 pub(super) struct Pump<'a> {
     pub(super) walker: BodyWalker,
     plan: Plan<'a>,
-    /// How many pieces of the plan were written, and how many bytes of the next one.
+    /// How many pieces of the plan were written, and how many bytes of the next piece.
     pieces_written: usize,
     piece_at: usize,
     written: usize,

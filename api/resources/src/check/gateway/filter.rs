@@ -1,4 +1,4 @@
-//! Checks of filters: each has the field that its type names, and the filters can be combined.
+//! Checks filters: each must have the field that its type names, and it must be possible to combine the filters.
 
 use leno_policy::is_field_name;
 use leno_types::check_subdomain;
@@ -23,11 +23,11 @@ const REDIRECTS: [i32; 5] = [301, 302, 303, 307, 308];
 /// Where a list of filters is written.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
-    /// In a `GRPCRoute`.
+    /// Whether the list is in a `GRPCRoute`.
     pub(super) grpc: bool,
-    /// On one backend of a rule.
+    /// Whether the list belongs to one backend of a rule.
     pub(super) of_backend: bool,
-    /// All matches of the rule are by path prefix.
+    /// Whether all matches of the rule are by path prefix.
     pub(super) prefix: bool,
 }
 
