@@ -40,12 +40,12 @@ const CIPHER_SUITES: &[SupportedCipherSuite] = &[
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
 
-/// The hybrid group first, so that proxies of either profile agree on it; then curves of FIPS 186-5, which do not
-/// include X25519.
+/// The key exchanges under the FIPS profile. The hybrid group is first, so that proxies of either profile agree on it.
+/// The others are curves of FIPS 186-5, which does not include X25519.
 const FIPS_KEY_EXCHANGES: &[&dyn SupportedKxGroup] =
     &[kx_group::X25519MLKEM768, kx_group::SECP256R1, kx_group::SECP384R1];
 
-/// The cipher suites without ChaCha20-Poly1305, which is not approved.
+/// The cipher suites under the FIPS profile. ChaCha20-Poly1305 is not among them, because it is not approved.
 const FIPS_CIPHER_SUITES: &[SupportedCipherSuite] =
     &[cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
 

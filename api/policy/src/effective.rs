@@ -10,10 +10,10 @@ use leno_types::traffic::{
     TrafficTimeouts,
 };
 
-/// The longest `Retry-After` for which to wait if no policy sets it. It is the default of a policy, too.
+/// The longest `Retry-After` for which to wait if no policy sets a limit. A policy has the same default.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How much earlier than the rule's own timeout an attempt ends.
+/// How much earlier than at the rule's own timeout an attempt ends.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The length up to which a path or reason is shown whole, in characters. It may quote a value of millions of
-/// characters.
+/// The largest length, in characters, up to which a path or reason is shown whole. A longer one is shortened, because
+/// it may quote a value of millions of characters.
 const MAX_SHOWN: usize = 1_000;
 /// How many characters of a longer path or reason are shown, from its beginning and from its end.
 const SHOWN: (usize, usize) = (300, 200);

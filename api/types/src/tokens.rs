@@ -6,9 +6,9 @@ use std::time::Duration;
 /// An issuer of tokens that a policy accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIssuer {
-    /// The claim `iss`.
+    /// The value that the claim `iss` of a token must have.
     pub issuer: Arc<str>,
-    /// The claim `aud` must contain one of these.
+    /// The values of which the claim `aud` must contain one.
     pub audiences: Vec<Arc<str>>,
     /// The issuer's keys.
     pub keys: Vec<TokenKey>,
@@ -32,15 +32,17 @@ pub struct ClaimHeader {
 /// A public key that verifies tokens of one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey {
-    /// The header `kid` of tokens. A key without an identifier verifies tokens with any `kid` and without one.
+    /// The value of `kid` in the headers of tokens. A key without an identifier verifies tokens with any `kid` and
+    /// without one.
     pub id: Option<Arc<str>>,
     /// The only algorithm for which the key may be used.
     pub algorithm: TokenAlgorithm,
-    /// `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of Ed25519.
+    /// The public key: `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of an Ed25519
+    /// key.
     pub public: Arc<[u8]>,
 }
 
-/// A signature algorithm (RFC 7518 section 3.1, RFC 8037). None of them is symmetric.
+/// A signature algorithm (RFC 7518 section 3.1, RFC 8037). No symmetric algorithm is among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenAlgorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.

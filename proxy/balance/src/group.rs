@@ -1,4 +1,4 @@
-//! State that the endpoints of one balancer share.
+//! The state that the endpoints of one balancer share.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -11,7 +11,7 @@ use leno_types::traffic::Ejection;
 
 use crate::settings::Nearness;
 
-/// State that all slots of a balancer share, so that a pick can report without access to its balancer.
+/// The state that all slots of a balancer share, so that a pick can report without access to its balancer.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     ejection: Cell<Ejection>,
@@ -67,7 +67,7 @@ impl Group {
         self.ejections.get()
     }
 
-    /// Whether so many endpoints are ejected that all should be used.
+    /// Whether so many endpoints are ejected that the balancer should use all endpoints.
     pub(crate) fn is_panic(&self) -> bool {
         let (total, left) = (self.total.get(), self.total.get() - self.ejected.get());
         left * 100 < total * usize::from(self.ejection.get().panic_percent)

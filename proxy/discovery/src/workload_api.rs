@@ -1,7 +1,7 @@
 //! Certificates from a SPIFFE Workload API, such as SPIRE's, instead of from the control plane.
 //!
 //! ```text
-//!   open the stream -> certificates -> the one of this workload --published--+
+//!   open the stream -> certificates -> that of this workload --published-----+
 //!        ^                  ^                      |  none: logged           |
 //!        |                  +----------------------+-------------------------+
 //!        +--- wait, longer each time <--- the stream ended
@@ -26,7 +26,7 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// How many certificates of other workloads an error names.
 const MAX_NAMED: usize = 4;
 
-/// Why no certificate in a response is this workload's.
+/// Why no certificate in a response is a certificate of this workload.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Mismatch {
     #[error(

@@ -161,7 +161,7 @@ pub(crate) fn static_entry(index: usize) -> &'static StaticEntry {
     &ENTRIES[index - 1]
 }
 
-/// Number of entries in the static table. The dynamic table follows them.
+/// The number of entries in the static table. The dynamic table follows them.
 pub(crate) const STATIC_ENTRIES: usize = STATIC;
 
 /// The index of the entry in the static table that has both this name and this value.
@@ -178,7 +178,7 @@ pub(crate) fn static_field(token: Token, value: &[u8]) -> Option<usize> {
     candidates.find(|&index| ENTRIES[index - 1].value.as_bytes() == value)
 }
 
-/// Entries with a value, and entries with the same name as the entry before them.
+/// The entries that have a value, and the entries that have the same name as the entry before them.
 const VALUES: [(usize, &str); 14] = [
     (2, "GET"),
     (3, "POST"),

@@ -78,7 +78,7 @@ pub struct Parts {
     pub workload: InstanceName,
     /// Looks up addresses.
     pub directory: Directory,
-    /// mTLS towards other proxies.
+    /// Opens mTLS connections to other proxies.
     pub tls: Connector,
     /// This worker's metrics.
     pub registry: Rc<Registry>,
@@ -88,7 +88,7 @@ pub struct Parts {
     pub limits: Limits,
     /// Resolves names outside of the mesh.
     pub names: Names,
-    /// The destination of all connections, in place of their original destinations.
+    /// The destination of all connections, if they do not go to their original destinations.
     pub fixed: Option<Fixed>,
 }
 

@@ -46,7 +46,7 @@ pub const LOST: Duration = Duration::from_secs(3);
 /// A question to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// How many tokens the worker expects to need within [`ASK_EVERY`], minus those that it still has.
+    /// How many tokens the worker expects to need within [`ASK_EVERY`], beyond the tokens that it still has.
     pub wanted: u32,
 }
 

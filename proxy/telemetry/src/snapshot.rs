@@ -1,4 +1,4 @@
-//! A copy of a worker's counts that can be sent to another thread and added to others.
+//! Copies of a worker's counts that can be sent to another thread and added to the counts of other workers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
     /// The counts of edges that were dropped, by labels in which the server is a workload.
     pub(crate) forgotten: BTreeMap<EdgeLabels, EdgeCounts>,
-    /// Only routes that requests have followed.
+    /// The counts of routes that requests have followed.
     pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
@@ -36,7 +36,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
     pub(crate) native: NativeCounts,
-    /// Requests with a span, by the bucket of their duration.
+    /// The last request with a span, by the bucket of its duration.
     pub(crate) exemplars: BTreeMap<usize, Exemplar>,
     pub(crate) tcp_opened: u64,
     pub(crate) tcp_closed: u64,

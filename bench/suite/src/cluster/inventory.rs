@@ -1,5 +1,5 @@
-//! Lists the objects of a cluster of those kinds that meshes create outside their namespace.
-//! Comparing the lists before the installation and after the removal of a mesh shows what is left.
+//! Lists those objects of a cluster whose kinds meshes create outside their namespace. Comparing the lists before the
+//! installation and after the removal of a mesh shows what is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

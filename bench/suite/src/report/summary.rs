@@ -18,7 +18,7 @@ pub struct Summary {
     /// The figures of every generator, if there were several. All other fields are from one generator: Leno's own if it
     /// was used.
     pub(crate) generators: Vec<Agreement>,
-    /// Scenario and mesh of measurements that were not made, and why.
+    /// The scenario and the mesh of each measurement that was not made, and the reason.
     pub(crate) left_out: Vec<(String, String, String)>,
     pub(crate) machine: String,
     /// The versions of the meshes, as their proxies print them.

@@ -1,4 +1,4 @@
-//! Answers that the mesh itself sends.
+//! Answers that the mesh itself sends to clients.
 
 use std::net::SocketAddr;
 
@@ -7,13 +7,13 @@ use leno_policy::Refusal;
 
 use crate::backends::UnreachedEndpoint;
 
-/// An answer in place of a backend's.
+/// An answer that the proxy sends instead of a backend's.
 #[derive(Debug)]
 pub(crate) struct MeshAnswer {
     pub(crate) status: u16,
     /// The label in metrics and logs, if the answer is an error.
     pub(crate) error: Option<&'static str>,
-    /// Whether the client's connection is closed after it, so that the client looks the address up again.
+    /// Whether the client's connection is closed after the answer, so that the client looks the address up again.
     pub(crate) last: bool,
     /// The value of `leno-error`: the cause, and the part of a route that is wrong.
     shown: Option<String>,
@@ -48,7 +48,7 @@ impl MeshAnswer {
         Self { status: 403, error: Some(cause), shown, last: false, headers: Vec::new() }
     }
 
-    /// The answer to a request if no endpoint is left for it. It names the last endpoint that was not reached.
+    /// The answer to a request if there is no endpoint left to try. It names the last endpoint that was not reached.
     pub(crate) fn unreached(cause: &'static str, last: &UnreachedEndpoint) -> Self {
         Self { shown: Some(format!("{cause}; {last}")), ..Self::error(503, cause) }
     }

@@ -20,7 +20,7 @@ use super::{Head, Routes};
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
 
-/// A rule and a backend of it, applied to one request.
+/// A rule and one of its backends, applied to one request.
 #[derive(Debug)]
 pub(crate) struct Applied {
     routes: Rc<Routes>,
@@ -39,7 +39,7 @@ pub(crate) struct Applied {
     path: Box<[u8]>,
 }
 
-/// Names of headers to remove, as [`Edits`] takes them.
+/// The names of headers to remove, in the form that [`Edits`] takes.
 pub(crate) type Names<'a> = SmallVec<[&'a str; 8]>;
 
 impl Applied {
@@ -78,7 +78,7 @@ impl Applied {
         [self.deadline, of_try].into_iter().flatten().min()
     }
 
-    /// The names to remove, for [`Applied::request`] and [`Applied::response`].
+    /// The names of headers to remove, for [`Applied::request`] and [`Applied::response`].
     pub(crate) fn removed(&self) -> (Names<'_>, Names<'_>) {
         fn names(lines: &Lines) -> Names<'_> {
             lines.remove.iter().map(|name| &**name).collect()
@@ -86,14 +86,14 @@ impl Applied {
         (names(&self.backend().request), names(&self.backend().response))
     }
 
-    /// Changes of the request's head.
+    /// The changes to the request's head.
     pub(crate) fn request<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
         let lines = &self.backend().request;
         let target = self.target.as_deref();
         Edits { remove, set: &lines.set, add: &lines.add, target, ..Edits::default() }
     }
 
-    /// Changes of the response's head.
+    /// The changes to the response's head.
     pub(crate) fn response<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
         let lines = &self.backend().response;
         Edits {
