@@ -3,7 +3,7 @@
 /// The protocol of a port, declared by `appProtocol` or left to detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Not declared, so the first bytes of each connection decide.
+    /// The port declares no protocol, so the first bytes of each connection decide.
     #[default]
     Detect,
     /// HTTP/1.0 or HTTP/1.1.

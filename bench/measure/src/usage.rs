@@ -20,7 +20,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// User and system together.
+    /// User and system time together.
     #[must_use]
     pub fn total_us(self) -> u64 {
         self.user_us + self.system_us
@@ -51,11 +51,11 @@ impl AddAssign for Cpu {
 pub struct Usage {
     /// CPU time since its start.
     pub cpu: Cpu,
-    /// Resident memory in KiB, shared pages included.
+    /// Resident memory in KiB, including shared pages.
     pub rss_kib: u64,
     /// The private part of the resident memory: heap and stacks, but no pages of files.
     pub anonymous_kib: u64,
-    /// Open file descriptors.
+    /// The number of open file descriptors.
     pub descriptors: u64,
 }
 

@@ -37,9 +37,9 @@ pub struct Price {
 /// The resources that one sidecar uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SidecarUse {
-    /// Processors that it keeps busy.
+    /// The number of processors that the sidecar keeps busy.
     pub cpus: f64,
-    /// Resident memory.
+    /// The resident memory of the sidecar, in KiB.
     pub rss_kib: f64,
 }
 
@@ -55,9 +55,9 @@ pub struct Cost {
     /// The resources that one sidecar uses.
     #[serde(flatten)]
     pub used: SidecarUse,
-    /// Dollars a year for 100 sidecars.
+    /// The cost of 100 sidecars in dollars per year.
     pub dollars_per_100_sidecars_year: f64,
-    /// Dollars saved in comparison with the most expensive mesh of the same scenario and machine.
+    /// How many dollars are saved in comparison with the most expensive mesh of the same scenario and machine.
     pub saved_dollars: f64,
 }
 
@@ -80,9 +80,9 @@ pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
 }
 
 impl Price {
-    /// Dollars a year for 100 sidecars that each use this much. A sidecar pays for the larger of its two shares of a
-    /// machine, CPU or memory, because a machine is full as soon as one of the two is used up. The rest of the other
-    /// could be used by other programs, but this is not taken into account.
+    /// The cost of 100 sidecars that each use this much, in dollars per year. A sidecar pays for the larger of its two
+    /// shares of a machine, CPU or memory, because a machine is full as soon as one of the two is used up. The rest of
+    /// the other could be used by other programs, but this is not taken into account.
     pub fn a_year(&self, used: SidecarUse) -> f64 {
         let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
         share * self.dollars_per_hour * HOURS * SIDECARS

@@ -38,8 +38,8 @@ const MAX_HOSTED: usize = 16;
 const MAX_WAITING: usize = 64;
 /// How long to wait for a guest to start. A thread that stalls does not start one.
 const STARTS: Duration = Duration::from_secs(1);
-/// After how many sweeps without a connection a guest ends. These are two minutes: the aggregator of flows looks for
-/// workers each minute, and must have found the guest's counts.
+/// After how many sweeps without a connection a guest ends. These sweeps take two minutes. The aggregator of flows
+/// looks for workers each minute, and must find the guest's counts before the guest ends.
 const IDLE_SWEEPS: u32 = 24;
 
 /// A connection that a worker has accepted for a guest.
@@ -57,7 +57,7 @@ struct GuestPlan {
     visits: mpsc::Receiver<Visit>,
 }
 
-/// The way to one guest, once it has started. `None` means that the thread has no place for a guest.
+/// The channel to one guest, once the guest has started. `None` means that the thread has no place for a guest.
 type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 
 /// The guests of a worker.
@@ -65,8 +65,8 @@ type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 pub(crate) struct Guests {
     plan: Plan,
     book: Arc<GuestBook>,
-    /// By the numbers of their hosts: each membership in the process is a host, whose thread may run a guest of this
-    /// worker.
+    /// The channels to the guests, by the numbers of their hosts. Each membership in the process is a host, whose
+    /// thread may run a guest of this worker.
     doors: RefCell<HashMap<u64, Door>>,
 }
 

@@ -53,8 +53,8 @@ use crate::worker::Departure;
 /// are flooded at the same time, the descriptors may not be enough. But with shares of one 64th, for the largest number
 /// of members, a workload would have only some hundred connections on machines with few descriptors.
 const SHARE: u16 = 8;
-/// This part (one half) of the process' memory budget is divided into equal reserved shares, one for each possible
-/// workload. The rest is a common pool.
+/// The memory budget of the process is divided by this number. The result, a half, is split into equal reserved shares,
+/// one for each possible workload. The rest is a common pool.
 const OWN: usize = 2;
 /// Reports about memberships that wait to be sent to the supervisor.
 const MAX_EVENTS: usize = 256;
@@ -77,7 +77,7 @@ const CPU_WINDOW: Duration = Duration::from_secs(2);
 /// A worker is idle if it uses less than this part (a hundredth) of a CPU.
 const CPU_LEAST: u32 = 100;
 
-/// A workload that the process serves, with what the supervisor's orders change.
+/// A workload that the process serves, with the state that orders of the supervisor change.
 struct Served {
     /// The namespace and the name of the workload.
     workload: String,

@@ -38,8 +38,8 @@ const SLEEPING_LOOKS: u32 = 20;
 /// How much CPU time a sleeping worker uses at most between these checks. A worker that waits for a CPU gets more than
 /// that, because the checking thread gets a CPU, too.
 const SLEEPING: Duration = Duration::from_millis(1);
-/// After this many checks, a stalled worker that uses CPU time gets the lowest priority, so that it only runs when no
-/// other thread needs the CPU.
+/// The number of checks after which a stalled worker that uses CPU time gets the lowest priority. It then only runs
+/// when no other thread needs the CPU.
 const LOOKS_UNTIL_LAST: u32 = 40;
 /// The lowest priority (`nice`).
 const LAST: libc::c_int = 19;
@@ -168,7 +168,7 @@ pub(crate) async fn beat(
     }
 }
 
-/// Whether a worker stalls that has not completed its turn after this many checks, and has used this much CPU time
+/// Whether a worker stalls if it has not completed its turn after this many checks, and has used this much CPU time
 /// meanwhile.
 fn stalls(cpu: Duration, looks: u32) -> bool {
     cpu >= LONGEST_TURN || (looks >= SLEEPING_LOOKS && cpu < SLEEPING)
@@ -194,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// A time that is longer than any machine needs.
+    /// A limit for waits, which is longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(600);
 
     /// Behaves like a worker's runtime, on a thread of its own, until `end` is set.

@@ -24,8 +24,8 @@ use crate::tables::Table;
 /// How often the number of an endpoint's past ejections is decreased by one, if success rates are not compared.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// Success rates are compared among at least this many endpoints with enough requests. If only two
-/// differ, it is unknown which one is the outlier.
+/// The smallest number of endpoints with enough requests among which success rates are compared. If only two differ, it
+/// is unknown which of them is the outlier.
 const MIN_COMPARED: u32 = 3;
 
 /// An endpoint is ejected only if its success rate is lower than the others' by at least this difference. Without this

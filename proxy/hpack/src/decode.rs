@@ -87,7 +87,7 @@ impl DecodeError {
 pub struct Inserts(u64);
 
 impl Inserts {
-    /// Whether the table stays as it is.
+    /// Whether no field was inserted, so that the table stays as it is.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

@@ -43,9 +43,10 @@ const HELD_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Call {
     head: Head,
-    /// Present until the connections relay the rest themselves.
+    /// The stream. `None` once the connections relay the rest themselves.
     stream: Option<Stream>,
-    /// Set if this is a copy of the call: the client's stream, until this copy's response is chosen for the client.
+    /// The client's stream, if this is a copy of the call. It stays here until this copy's response is chosen for the
+    /// client.
     aside: Option<Rc<RefCell<Option<Stream>>>>,
     /// The value of the mesh's internal header, if the client is another proxy and has sent it.
     carried: Option<SmallVec<[u8; 32]>>,

@@ -12,11 +12,11 @@ pub struct Limits {
     /// answered with 431. The default is this maximum, four times what servers commonly accept, so that the application
     /// and not the mesh decides what is too long.
     pub head_bytes: usize,
-    /// The longest request line in bytes, including its end. A request with a longer one is answered with 414. It is
-    /// half of a head, so that a long target leaves room for headers.
+    /// The longest request line in bytes, including its end. A request with a longer line is answered with 414. The
+    /// limit is half of a head, so that a long target leaves room for headers.
     pub request_line_bytes: usize,
-    /// The largest number of header lines in one head. A request with more is answered with 431. Browsers send about
-    /// 20. Every search for a header examines all of them.
+    /// The largest number of header lines in one head. A request with more lines is answered with 431. Browsers send
+    /// only about twenty. Every search for a header examines all lines.
     pub headers: usize,
     /// How long a connection may wait for its next request. This is long because an idle connection holds no buffer,
     /// and because closing it may coincide with a request that is on its way.

@@ -42,7 +42,7 @@ const AUTHORIZER_FAILED: &str = "authorizer-failed";
 /// read for authorizers. With heads, answers and two copies of the longest bodies this takes about 64 MiB. Further
 /// requests fail, so that a slow authorizer does not get more of them at a time.
 const MAX_ASKED: usize = 256;
-/// How many bodies of one client are read at a time. The limit exists because a client may send them slowly.
+/// How many bodies of one client are read at a time. The limit exists because a client may send its bodies slowly.
 const MAX_HELD_OF_CLIENT: usize = 192;
 
 /// The services of the mesh, which the workload reaches through the outbound side.
@@ -102,7 +102,7 @@ pub(crate) struct Grants {
     on_response: Vec<HeaderLine>,
 }
 
-/// One of the [`MAX_ASKED`] places of a worker.
+/// A permit for a question to an authorizer. It takes one of the [`MAX_ASKED`] places of a worker.
 struct AskPermit<'s>(&'s Cell<usize>);
 
 /// The places for bodies that are read for authorizers.

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// After a pause of this length, a client may open as many connections at once as the rate permits during it.
+/// The longest burst. A client may open as many connections at once as its rate permits in this time.
 const BURST: Duration = Duration::from_secs(1);
 /// How long a connection may wait. All connections that arrive within this time can wait, each with a descriptor and a
 /// small buffer.

@@ -1,5 +1,5 @@
-//! The compiled table compared with an evaluator that interprets the policies directly, on generated policies, clients
-//! and requests. `LENO_AUTHORIZATION_CASES` sets how many cases.
+//! Compares the compiled table with an evaluator that interprets the policies directly. Policies, clients and requests
+//! are generated. `LENO_AUTHORIZATION_CASES` sets the number of cases.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod holes;
@@ -66,7 +66,7 @@ const TRICKS: [&str; 24] = [
     "/a%c2%85",
 ];
 
-/// Pseudo-random numbers (xorshift64*), the same in each run.
+/// A generator of pseudo-random numbers (xorshift64*), which are the same in each run.
 struct Dice(u64);
 
 impl Dice {

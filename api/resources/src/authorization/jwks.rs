@@ -11,13 +11,13 @@ use serde::de::IgnoredAny;
 pub const MAX_BYTES: usize = 64 * 1024;
 /// The largest number of keys in a set.
 const MAX_KEYS: usize = 64;
-/// Least bytes of an RSA modulus (RFC 7518 section 3.3).
+/// The smallest size of an RSA modulus in bytes (RFC 7518 section 3.3).
 const MIN_RSA_BYTES: usize = 256;
 
 /// The text is not a set of keys, or contains no key that verifies tokens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JwksError {
-    /// The text is not JSON of that form.
+    /// The text is not JSON that contains a set of keys.
     #[error("is not a set of keys (RFC 7517): {0}")]
     Form(String),
     /// The set is too large.
@@ -175,13 +175,13 @@ fn part(text: Option<&str>, length: usize) -> Result<Vec<u8>, &'static str> {
     if bytes.len() == length { Ok(bytes) } else { Err("a part of the key has another length") }
 }
 
-/// An uncompressed point (SEC 1 section 2.3.3).
+/// The encoding of an uncompressed point (SEC 1 section 2.3.3).
 fn point(jwk: &Jwk, length: usize) -> Result<Vec<u8>, &'static str> {
     let (x, y) = (part(jwk.x.as_deref(), length)?, part(jwk.y.as_deref(), length)?);
     Ok([&[4][..], &x, &y].concat())
 }
 
-/// `RSAPublicKey` in DER (RFC 8017 appendix A.1.1).
+/// The encoding `RSAPublicKey` in DER (RFC 8017 appendix A.1.1).
 fn rsa_public_key(n: &[u8], e: &[u8]) -> Vec<u8> {
     let integer = |number: &[u8]| {
         let sign: &[u8] =
@@ -191,7 +191,7 @@ fn rsa_public_key(n: &[u8], e: &[u8]) -> Vec<u8> {
     element(0x30, &[integer(n), integer(e)].concat())
 }
 
-/// A tag, the length, and the content.
+/// The encoding of an element: a tag, the length, and the content.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let bytes = length.to_be_bytes();

@@ -17,7 +17,7 @@ use crate::authorization::{
 use crate::origin::Origin;
 use crate::problem::Position;
 
-/// Methods of HTTP (RFC 9110 section 9), to recognise those that are written in another case.
+/// The methods of HTTP (RFC 9110 section 9), to recognise methods that are written in another case.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
 /// Headers that concern only one connection, or that the proxy itself interprets.
@@ -40,7 +40,7 @@ const MAX_ISSUERS: usize = 8;
 /// The largest permitted difference of clocks. With a larger one, expired tokens would be accepted for that long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// How long before it is issued a certificate of the mesh becomes valid. Clocks differ.
+/// A certificate of the mesh is valid from this long before it is issued, because clocks differ.
 const BACKDATED: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// The kinds of objects to which a policy can be attached, each after its API group.
@@ -444,7 +444,7 @@ fn call(check: &mut Check<'_>, at: &Cursor<'_>, call: &GrpcSpec) {
     }
 }
 
-/// Returns the one of `exact` and `prefix` that is set.
+/// Returns `exact` or `prefix`, of which exactly one must be set.
 fn one_of<'s>(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

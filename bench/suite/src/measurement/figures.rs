@@ -9,17 +9,17 @@ use leno_measure::load::{Bucket, MAX_BUSY, Report, value_at};
 use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, Quantile, Record, RssKib};
 use crate::statistics::median;
 
-/// If a larger share of the requests fails, the run is marked, and a rate does not count as sustained.
+/// The largest share of failed requests. If more fail, the run is marked, and a rate does not count as sustained.
 pub(crate) const MAX_ERRORS: f64 = 0.01;
 
-/// If other programs use a larger share of the machine, the run is marked.
+/// The largest share of the machine that other programs may use. If they use more, the run is marked.
 const MAX_OTHERS: f64 = 0.10;
 
-/// If the hypervisor takes a larger share of the time, the run is marked.
+/// The largest share of the time that the hypervisor may take. If it takes more, the run is marked.
 const MAX_STEAL: f64 = 0.02;
 
-/// If the generator's own delay is a larger share of the latency, both at the 99th percentile, the generator counts as
-/// the bottleneck.
+/// The largest share of the latency that the generator's own delay may be, both at the 99th percentile. If it is more,
+/// the generator counts as the bottleneck.
 const MAX_LAG: f64 = 0.1;
 
 /// The number of points of a latency spectrum between 90 % and 99 %, between 99 % and 99.9 %, and so on.

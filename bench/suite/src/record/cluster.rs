@@ -14,7 +14,7 @@ use crate::real_application::images::Images;
 pub struct Cluster {
     /// The context of the kubeconfig.
     pub context: String,
-    /// The UID of its namespace `kube-system`, which is unique.
+    /// The UID of the cluster's namespace `kube-system`, which is unique.
     pub uid: String,
     /// The API server's version.
     pub server_version: String,
@@ -41,19 +41,19 @@ pub struct Cluster {
 pub struct Node {
     /// The node's name.
     pub name: String,
-    /// The release of its kernel.
+    /// The release of the node's kernel.
     pub kernel: String,
     /// The node's operating system.
     pub system: String,
     /// The node's container runtime, with its version.
     pub runtime: String,
-    /// The version of its kubelet.
+    /// The version of the node's kubelet.
     pub kubelet: String,
-    /// The architecture of its processors.
+    /// The architecture of the node's processors.
     pub architecture: String,
-    /// The number of its processors.
+    /// The number of the node's processors.
     pub cpus: usize,
-    /// The node's memory.
+    /// The node's memory in MiB.
     pub memory_mib: u64,
 }
 

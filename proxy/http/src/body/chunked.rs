@@ -68,7 +68,7 @@ impl Chunked {
         Self { state: State::Size, digits: 0, left: 0, excess: 0, trailer_bytes: 0, options }
     }
 
-    /// Like [`BodyWalker::next`](super::BodyWalker::next).
+    /// Finds the next event, like [`BodyWalker::next`](super::BodyWalker::next).
     pub(super) fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         if self.state == State::Trailers {
             return self.next_trailers(bytes);

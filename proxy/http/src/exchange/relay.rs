@@ -53,8 +53,8 @@ pub(super) enum Down {
     Done,
 }
 
-/// The state of a half-close, which is that one side ends its sending direction: not begun, still to be passed on to the
-/// other side, or passed on.
+/// How far the proxy has passed on a half-close, in which one side ends its sending direction: not begun, still to be
+/// passed on to the other side, or passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HalfClose {
     Open,

@@ -416,7 +416,7 @@ impl User {
         }
     }
 
-    /// Sends more of the body, and ends it if `end`.
+    /// Sends more of the body. If `end` is true, ends the body.
     pub(crate) async fn body(&mut self, bytes: impl AsRef<[u8]>, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
@@ -442,7 +442,7 @@ impl User {
         }
     }
 
-    /// The bytes that follow the last head, whatever its framing is, and how they end.
+    /// The bytes that follow the last head, whatever its framing is, and how the stream ends after them.
     pub(crate) async fn rest(&mut self) -> (Vec<u8>, Ending) {
         match self {
             Self::H1(far) => far.rest().await,
@@ -586,7 +586,7 @@ impl App {
         }
     }
 
-    /// Sends more of a body whose length is known, and ends it if `end`.
+    /// Sends more of a body whose length is known. If `end` is true, ends the body.
     pub(crate) async fn body(&mut self, bytes: &str, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
