@@ -88,8 +88,8 @@ pub struct TappedRequest {
     /// The identifier by which later hops recognise a followed request, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Box<str>>,
-    /// The mark in hexadecimal digits, which is the same at the client's proxy and at the server's. Only used to join
-    /// their requests.
+    /// A number in hexadecimal digits that identifies the request at the client's proxy and at the server's proxy. It
+    /// is only used to join the two records of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Box<str>>,
 }
@@ -226,8 +226,8 @@ impl TappedRequest {
         self.direction == "outbound"
     }
 
-    /// Whether the request failed: through the mesh, with a status from 500 on, or with a gRPC status that means a
-    /// fault of the server.
+    /// Whether the request failed: because of the mesh, with a status of 500 or more, or with a gRPC status that means
+    /// a fault of the server.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.status >= 500 || self.error.is_some() || self.grpc_status.is_some_and(is_failed_call)
@@ -238,7 +238,8 @@ impl TappedRequest {
     pub fn join(mut self, server: &Self) -> Self {
         self.decisions.extend(server.decisions.iter().cloned());
         self.server_identity = self.server_identity.or_else(|| server.server_identity.clone());
-        // If one of the proxies links its streams, only the other one has the bodies.
+        // A proxy that only forwards the frames between two HTTP/2 streams does not see the bodies. Then only the other
+        // proxy has them.
         self.request_body = self.request_body.or_else(|| server.request_body.clone());
         self.response_body = self.response_body.or_else(|| server.response_body.clone());
         let waited = self.latency.first_byte_us().zip(self.latency.client_proxy_us);

@@ -301,8 +301,8 @@ impl Block {
         Beginning { bytes: &self.bytes, spans: &self.spans }
     }
 
-    /// If the last field has this well-known name and was written last, that field and the fields before it. Otherwise
-    /// all fields and `None`.
+    /// Separates the last field from the fields before it, if the last field has this well-known name and its bytes are
+    /// the last in the buffer. Otherwise returns all fields, and `None`.
     pub(crate) fn split_last(&self, token: Token) -> (Beginning<'_>, Option<Field<'_>>) {
         match self.spans.split_last() {
             Some((last, spans)) if last.hints.token == token && last.is_at_end(&self.bytes) => {

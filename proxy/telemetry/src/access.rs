@@ -96,8 +96,8 @@ impl AccessLog {
         }
     }
 
-    /// Copies the parts of a request that its line needs. `None` if the request is not logged, because it exports
-    /// records itself.
+    /// Copies those parts of a request that its line in the log needs. `None` if the request is not logged, because it
+    /// carries an export of log records itself.
     pub(crate) fn note<'h, H>(
         &self,
         method: &str,

@@ -1,5 +1,5 @@
-//! The meshes of the lab, from a file. Leno's mesh is a lab with its own proxies. For another mesh, the lab runs a
-//! proxy of that mesh beside each workload and captures its traffic with Leno's capture.
+//! The meshes of the lab, which a file describes. For Leno's mesh, the lab uses its own proxies. For another mesh, it
+//! runs a proxy of that mesh beside each workload. Leno's capture then leads the workload's traffic to this proxy.
 
 pub mod certificates;
 pub(crate) mod hop;
@@ -38,7 +38,7 @@ struct LabMeshFacts {
     about: String,
     /// How the lab runs Leno's own proxies.
     own: Option<LenoProxies>,
-    /// The proxy beside each workload, unless `leno up` runs it.
+    /// The proxy that runs beside each workload; `None` if `leno up` runs the proxies.
     peer: Option<Peer>,
     /// The scenarios that the mesh cannot carry.
     #[serde(default)]
@@ -69,8 +69,9 @@ pub enum Share {
 }
 
 impl Share {
-    /// Returns the value of `leno.dev/share` in a revision. Odd revisions group the same workloads by another setting,
-    /// so that new processes take over from the running ones, as in an update.
+    /// Returns the value of `leno.dev/share` for a revision of the configuration. Odd revisions have another value than
+    /// even ones, but both values group the same workloads. So each revision makes new processes take over from the
+    /// running ones, as in an update.
     pub fn name(self, revision: u64) -> &'static str {
         match (self, revision % 2) {
             (Self::Node, 0) => "node",
@@ -92,7 +93,7 @@ pub enum Observed {
     AccessLog,
     /// Spans for this percentage of the requests.
     Traces(u8),
-    /// What a tap shows, of as many requests as possible.
+    /// The requests themselves, as a tap shows them. It shows as many requests as possible.
     Tap,
 }
 

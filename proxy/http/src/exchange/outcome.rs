@@ -78,18 +78,19 @@ pub(super) fn stall_blame(blocked: Option<Party>, waits: bool) -> Party {
     blocked.unwrap_or(if waits { Party::Server } else { Party::Us })
 }
 
-/// The failure of an exchange whose deadline has passed, or, if `is_late`, whose response did not begin in time.
-/// `of_server` says that the server is blamed, because no response has begun or because it reads no bytes. It is blamed
-/// even if the request is incomplete: a server can respond to a stream of messages, or to a body that waits for a 100,
-/// before the request ends. `replayable` says that the request is still held.
+/// The failure of an exchange that has taken too long. If `is_late` is true, its response did not begin in time;
+/// otherwise its deadline has passed. `of_server` says that the server is blamed, because it has not begun to respond
+/// or because it reads no bytes. The server is blamed even if the request is incomplete: it can respond to a stream of
+/// messages, or to a body that waits for a 100, before the request ends. `replayable` says that the request is still
+/// held.
 pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Failure {
     let place = if of_server { Party::Server } else { Party::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
-/// Fails if the machine of the client or the server seems to be lost. `replayable` says that no part of a response was
-/// received and that the request is still held.
+/// Fails if the connection to the client or to the server was lost without a reset, for example because the machine is
+/// down. `replayable` says that no part of a response was received and that the request is still held.
 pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
     let place = match (client, server) {
         (false, false) => return Ok(()),
@@ -105,10 +106,11 @@ pub(super) fn outlasted() -> Failure {
     Failure::new(Party::Us, Cause::Outlasted)
 }
 
-/// How linked streams ended.
+/// Fails if one of two linked streams ended early. Streams are linked if the connections pass the frames of each
+/// directly to the other.
 pub(super) fn linked(linked: &Linked, is_mesh: bool) -> Result<(), Failure> {
     match (linked.client, linked.server) {
-        // If one stream is reset, the proxy resets the other. So the stream that the proxy did not reset has the
+        // If one stream is reset, the proxy resets the other. So the stream that the proxy did not reset shows the
         // reason.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
         // A stall of the server's stream resets the client's stream with the same code, so both look like stalls. The

@@ -9,8 +9,9 @@ use leno_types::authorizer::ExternalAuthorizer;
 
 use super::Grants;
 
-/// Headers that frame a message, belong to one connection, or make a request conditional or partial. The authorizer
-/// would apply conditions and ranges to a document of its own.
+/// Headers that frame a message, belong to one connection, or make a request conditional or partial. They are not
+/// copied to messages to or from an authorizer. An authorizer would apply conditions and ranges to its own answer
+/// instead of the application's.
 const OF_MESSAGES: [&str; 17] = [
     "connection",
     "content-length",
@@ -48,8 +49,8 @@ fn is_reserved(name: &str) -> bool {
         || is_spelling(name, IS_PARTIAL)
 }
 
-/// The headers of a request that an authorizer receives: those that the application gets, and the client's
-/// credentials that the authorizer's answer replaces.
+/// The headers of a request that an authorizer receives. These are the headers that the application will get, and those
+/// credentials of the client that the authorizer's answer will replace.
 pub(super) fn sent<'a>(
     of: &'a ExternalAuthorizer,
     request: RequestView<'a>,
@@ -112,7 +113,7 @@ pub(super) fn of_denial(headers: &[(String, bytes::Bytes)]) -> Vec<HeaderLine> {
     lines(headers.iter().filter(|(name, _)| is_passed(name)))
 }
 
-/// The headers that are valid as header lines.
+/// Converts headers to header lines. Headers that would not be valid lines are left out.
 fn lines<'a>(headers: impl Iterator<Item = &'a (String, bytes::Bytes)>) -> Vec<HeaderLine> {
     headers.filter_map(|(name, value)| HeaderLine::new(name, value).ok()).collect()
 }
