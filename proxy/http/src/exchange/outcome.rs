@@ -89,7 +89,7 @@ pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Fai
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
-/// Fails if the connection to the client or to the server was lost without a reset, for example because the machine is
+/// Fails if the connection to the client or to the server seems to be lost, for example because the other machine is
 /// down. `replayable` says that no part of a response was received and that the request is still held.
 pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
     let place = match (client, server) {
