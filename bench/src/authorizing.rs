@@ -1,6 +1,7 @@
-//! Measures what authorization costs: to decide one request, by the number of policies that select its workload; to
-//! verify the token of a user; and one handshake between proxies, beside rustls alone and Envoy. The control plane
-//! never sends a proxy the policies that do not select its workload, so these cost nothing, however many there are.
+//! Measures what authorization costs: the decision on one request, by the number of policies that select its workload;
+//! the check of a user's token; and a handshake between two proxies, in comparison with rustls alone and with Envoy.
+//! The control plane sends a proxy only the policies that select its workload, so other policies cost nothing, however
+//! many there are.
 
 mod handshakes;
 mod tokens;
@@ -24,13 +25,14 @@ use crate::rounds::nanos_of;
 
 /// How many policies select the workload, in each measurement.
 const POLICIES: [usize; 4] = [1, 10, 100, 1_000];
-/// The measurement whose time is limited: `JUDGED` policies of the workload among the `MESH` policies of the whole
-/// mesh. A decision there may take at most `MOST_NS` nanoseconds.
+/// The measurement that has a time limit: `JUDGED` policies select the workload, among the `MESH` policies of the whole
+/// mesh. A decision may then take at most `MOST_NS` nanoseconds.
 const JUDGED: usize = 100;
 const MESH: usize = 10_000;
 const MOST_NS: f64 = 500.0;
 
-/// The number of policies in the mesh, the number that select the workload, and the nanoseconds of one decision.
+/// The number of policies in the mesh, the number of those that select the workload, and the nanoseconds of one
+/// decision.
 type DecisionCost = (usize, usize, f64);
 
 struct DecisionRequest(String);
@@ -77,7 +79,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     Ok(holds)
 }
 
-/// Returns the policies that the control plane sends the workload's proxy: of all policies, those that select it.
+/// Returns the policies that the control plane sends to the workload's proxy: those that select the workload.
 fn authorization(of_mesh: usize, of_workload: usize) -> Result<std::sync::Arc<Authorization>> {
     let mut index = Index::new(MeshSettings::default());
     let mut changes = Vec::with_capacity(of_mesh);
@@ -123,9 +125,9 @@ fn denies(number: usize) -> bool {
     number % 10 == 9
 }
 
-/// Writes one policy. Most allow clients from one namespace, on some paths, methods, hosts and with a certain header.
-/// Every tenth denies instead, on paths that no request has. A policy that does not select the workload selects another
-/// one, in the same namespace or elsewhere.
+/// Writes one policy. Most allow clients from one namespace, on some paths, methods and hosts, and with a certain
+/// header. Every tenth policy denies requests on paths that no request has. A policy that does not select the workload
+/// selects another workload, in the same namespace or elsewhere.
 fn policy(number: usize, selects: bool) -> String {
     let namespace = if selects || number.is_multiple_of(2) { "shop" } else { "bank" };
     let app = if selects { "orders" } else { "others" };

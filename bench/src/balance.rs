@@ -1,8 +1,7 @@
-//! The effect of a slow endpoint on latency: three equal endpoints first, then one of them slower
-//! by a factor, under the same open loop.
+//! Measures how a slow endpoint affects latency: at first three endpoints are equal, then one of them is slower by a
+//! factor. The same load runs both times, at a fixed rate.
 //!
-//! The servers sleep instead of working, so that a machine with two CPUs does not become the
-//! bottleneck.
+//! The servers sleep instead of working, so that a machine with two CPUs does not become the bottleneck.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use crate::documents::{BALANCE, from_template};
 
 /// Number of endpoints of the service.
 const ENDPOINTS: usize = 3;
-/// Load before each measurement, so that the balancer has latency estimates.
+/// Load before each measurement, so that the balancer knows the latencies of the endpoints.
 const WARM_UP: Duration = Duration::from_secs(2);
 /// Connections of the load: more than the number of requests that are ever in flight.
 const CONNECTIONS: usize = 64;
@@ -48,7 +47,7 @@ pub(crate) struct Args {
     bound: f64,
 }
 
-/// The algorithm that applies without a policy. The verdict is about this one.
+/// The algorithm that applies without a policy. The result of the command depends on this one alone.
 const DEFAULT: &str = "PeakEwma";
 
 /// Measures each algorithm with equal endpoints and with a slow one, and prints the ratio of the
@@ -77,7 +76,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     Ok(holds)
 }
 
-/// The results of both measurements, which run one after the other.
+/// The results of two measurements, one after the other: first with equal endpoints, then with a slow one.
 struct Round {
     alike_us: u64,
     slow_us: u64,

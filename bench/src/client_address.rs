@@ -1,5 +1,5 @@
-//! Measures what it costs to show an application the address of its client, for each address that a proxy can connect
-//! from.
+//! Measures what it costs to show an application the address of its client, for each kind of address from which a proxy
+//! can connect.
 //!
 //! ```text
 //!   leno-bench connect-as-proxy, as the workload's proxy: its namespace, control group and user
@@ -21,7 +21,7 @@ use crate::rounds::{self, CostFigure};
 /// The port of the application.
 const PORT: u16 = 9000;
 
-/// What the table shows.
+/// The columns of the table.
 const FIGURES: [CostFigure<ConnectionCost>; 2] = [
     ("CPU of a connection, us", |cost| Some(cost.cpu_us)),
     ("until the first answer, us", |cost| Some(cost.answer_us)),
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     rounds: u32,
 }
 
-/// Prints, for each of these addresses, the median cost and its ratio to that of the proxy's own address.
+/// Measures, and prints for each kind of address the median cost and its ratio to the cost of the proxy's own address.
 pub(crate) fn run(args: Args) -> Result<bool> {
     let lab = mesh(CLIENT_ADDRESS)?;
     let costs = lab.explain(measure(&lab, args))?;

@@ -1,4 +1,4 @@
-//! Connects to an application again and again, from where its proxy runs, as the proxy itself connects.
+//! Connects to an application again and again, in the place of its proxy and in the same ways as the proxy.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ async fn connect(addresses: &ClientAddress, plan: &ConnectingPlan) -> Result<Con
         stream.write_all(b"x").await?;
         stream.read_exact(&mut [0]).await?;
         answered += begun.elapsed();
-        // This makes the close a reset, after which no port stays in TIME_WAIT.
+        // Closing the connection now resets it, so that no port stays in TIME_WAIT.
         SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     }
     let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(plan.connections);

@@ -4,14 +4,15 @@ use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, LabOptions};
 use minijinja::{Environment, Value};
 
-/// Needs the addresses of the proxy, the algorithm, and the addresses of the servers.
+/// A document for a proxy that balances. The template's values are the addresses of the proxy, the algorithm, and the
+/// addresses of the servers.
 pub(crate) const BALANCE: &str = include_str!("../data/balance.yaml");
 pub(crate) const CLIENT_ADDRESS: &str = include_str!("../data/client_address.yaml");
 pub(crate) const FLOWS: &str = include_str!("../data/flows.yaml");
 pub(crate) const ROUTES: &str = include_str!("../data/routes.yaml");
-/// What replaces the one route in `ROUTES` that changes.
+/// The text that replaces the one route in `ROUTES` that changes.
 pub(crate) const CHANGED_ROUTE: &str = include_str!("../data/routes.change.yaml");
-/// An Envoy that sends back what it gets.
+/// The configuration of an Envoy that sends back the bytes that it receives.
 pub(crate) const ECHO_OF_ENVOY: &str = include_str!("../data/echo.envoy.yaml");
 
 /// Renders a template.

@@ -1,4 +1,5 @@
-//! Measures what it costs to account for flows, by where they are read, and compares it with no accounting.
+//! Measures what it costs to account for flows, for each source from which they are read, and compares it with no
+//! accounting.
 //!
 //! ```text
 //!   round:  none ─► sockets ─► packets   (the next round begins with another one)
@@ -19,9 +20,10 @@ use minijinja::context;
 use crate::documents::{FLOWS, from_template, mesh};
 use crate::rounds::{self, CostFigure, in_turns};
 
-/// How long a server may take until it answers.
+/// How long a server may take to answer.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The clients of redis-benchmark, and how many commands each sends at once. So many keep one Redis fully busy.
+/// The number of redis-benchmark's clients, and of commands that each sends at once: enough to keep one Redis fully
+/// busy.
 const REDIS_LOAD: [&str; 4] = ["-c", "50", "-P", "1"];
 
 /// The options of the measurement.
@@ -54,7 +56,7 @@ fn beside(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), command.to_owned()))
 }
 
-/// What accounts for the flows of one measured mesh: Leno, from one of its sources, or another agent that runs beside a
+/// Who accounts for the flows of one measured mesh: Leno, from one of its sources, or another agent that runs beside a
 /// mesh without accounting.
 #[derive(Clone, Debug)]
 struct Accounting {
@@ -70,14 +72,14 @@ struct FlowCost {
     /// CPU of client and server for a request over kept connections, in microseconds.
     kept_cpu_us: f64,
     kept_p99_ms: f64,
-    /// The same where each request has a connection of its own.
+    /// CPU of client and server for a request that has a connection of its own, in microseconds.
     new_cpu_us: f64,
     new_p99_ms: f64,
     /// Microseconds for one command when Redis is fully busy, computed from the commands per second.
     redis_us: Option<f64>,
 }
 
-/// What the table shows.
+/// The columns of the table.
 const FIGURES: [CostFigure<FlowCost>; 5] = [
     ("HTTP: CPU of a request, us", |cost| Some(cost.kept_cpu_us)),
     ("p99, ms", |cost| Some(cost.kept_p99_ms)),
@@ -133,8 +135,8 @@ fn measure_in(
     Ok(FlowCost { kept_cpu_us, kept_p99_ms, new_cpu_us, new_p99_ms, redis_us })
 }
 
-/// Loads the server over HTTP. Returns the CPU microseconds of client and server for each request, and the p99 in
-/// milliseconds.
+/// Sends HTTP requests to the server. Returns the CPU microseconds of client and server for each request, and the p99
+/// in milliseconds.
 fn http(lab: &Lab, rate: u32, seconds: u32, more: &[&str]) -> Result<(f64, f64)> {
     let (rate, duration) = (rate.to_string(), format!("{seconds}s"));
     let load = ["--url", "http://web:8080/", "--rate", &rate, "--duration", &duration];
@@ -158,13 +160,13 @@ fn redis(lab: &Lab, commands: u32) -> Result<f64> {
     rate_of(&text).map(|rate| 1e6 / rate).with_context(|| format!("redis-benchmark says {text}"))
 }
 
-/// Commands a second, from the row of GET.
+/// The commands per second in the row of GET.
 fn rate_of(csv: &str) -> Option<f64> {
     let row = csv.lines().find(|line| line.starts_with("\"GET\""))?;
     row.split(',').nth(1)?.trim_matches('"').parse().ok().filter(|rate| *rate > 0.0)
 }
 
-/// Returns the CPU microseconds that the control groups of the client and of the server have used so far, with the
+/// Returns the CPU microseconds that the control groups of the client and of the server have used so far, including the
 /// kernel's work for them.
 fn cpu_us(lab: &Lab) -> Result<f64> {
     let status = lab.status()?;
@@ -175,7 +177,7 @@ fn cpu_us(lab: &Lab) -> Result<f64> {
     Ok(sum as f64)
 }
 
-/// Starts another agent. It is stopped when the value is dropped.
+/// Starts another agent, which is stopped when the value is dropped.
 fn start(command: &str) -> Result<Running> {
     let script = format!("exec >/dev/null 2>&1; exec {command}");
     Running::start(Command::new("sh").args(["-c", &script]))

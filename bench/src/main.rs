@@ -1,10 +1,9 @@
-//! `leno-bench`, which `leno bench` starts: measures what meshes and proxies cost, in one run, and
-//! keeps the raw records.
+//! `leno-bench`, which `leno bench` starts: measures what meshes and proxies cost, and keeps the raw records.
 //!
-//! There are two kinds of commands. Those of the suite ([`suite`], [`one_proxy`], the crate `leno-suite`) start whole meshes,
-//! one proxy, or none, on this machine or in a cluster, and make reports from records. The others measure one decision or one
-//! property. Except for the cost of decisions ([`matching`], [`authorizing`]), all treat every proxy as a black box: a command,
-//! a configuration that the bench writes, and a port.
+//! There are two kinds of commands. Those of the suite ([`suite`], [`one_proxy`], the crate `leno-suite`) start whole
+//! meshes, one proxy, or none, on this machine or in a cluster, and make reports from records. The others measure one
+//! decision or one property. Except for the cost of decisions ([`matching`], [`authorizing`]), all treat every proxy as
+//! a black box, of which they know a command, a configuration that the bench writes, and a port.
 
 mod authorizing;
 mod balance;
@@ -105,7 +104,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command; `false` means a negative result, such as a bench whose verdict does not hold.
+/// Runs a command; `false` means a negative result, for example that a limit was exceeded.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Suite(command) => suite::run(&command),

@@ -1,9 +1,8 @@
-//! The cost of finding the rule for a request, by the number of rules.
+//! Measures what it costs to find the rule for a request, by the number of rules.
 //!
-//! Four tables with the same number of routes: each route with a path of its own; all routes on one
-//! path, distinguished by the value of a header; the same with another header before it that all
-//! routes share; and an expression for each value, which can only be matched by trying the routes
-//! one by one.
+//! Four tables have the same number of routes: each route has a path of its own; all routes have the same path, and
+//! differ in the value of a header; the same with another header before it that all routes share; and an expression for
+//! each value, which can only be matched by trying the routes one by one.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use crate::rounds::nanos_of;
 
 /// Numbers of routes of one service, each ten times the one before it.
 const ROUTES: [usize; 4] = [5, 50, 500, 5_000];
-/// Floor for the time of a lookup: a call, a hash or two and a comparison take up to this long with
-/// any number of routes.
+/// A shorter lookup counts as this long: a call, a hash or two and a comparison can take up to this long with any
+/// number of routes.
 const LEAST_NS: f64 = 20.0;
 
-/// The header that all rules match, in the shape with a shared header.
+/// The header that all rules match, in the shape where all routes share a header.
 const TEAM: &str = "x-team";
 
 /// The options of the measurement.
@@ -83,7 +82,7 @@ pub(crate) fn run(args: Args) -> bool {
     let costs = ROUTES.map(|routes| {
         let looked_up =
             [Shape::Paths, Shape::Headers, Shape::Shared].map(|shape| cost(shape, routes, args));
-        // Each of these lookups tries all routes, so fewer of them give the same precision.
+        // Each of these lookups tries all routes, so fewer of them are as precise.
         let tried = Args { lookups: (args.lookups / routes).max(1_000), ..args };
         (routes, looked_up, cost(Shape::Expressions, routes, tried))
     });

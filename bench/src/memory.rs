@@ -1,4 +1,4 @@
-//! Memory of proxies: idle, with idle connections open, and after they closed.
+//! Measures the memory of proxies: idle, with idle connections open, and after these connections were closed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -50,9 +50,9 @@ pub(crate) struct MemoryRecord {
     proxy: String,
     /// The version, as the proxy prints it.
     version: String,
-    /// Connections to each proxy.
+    /// The number of connections to each proxy.
     connections: usize,
-    /// Proxies that run beside each other; figures are those of all together.
+    /// The number of proxies that run beside each other. Figures are the sums of all.
     copies: usize,
     /// Resident memory.
     rss_kib: MemoryByMoment,
@@ -66,11 +66,11 @@ pub(crate) struct MemoryRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct MemoryByMoment {
-    /// Before any connection.
+    /// The memory before any connection.
     idle: u64,
-    /// With idle connections open.
+    /// The memory while the idle connections are open.
     connections_open: u64,
-    /// After they were closed.
+    /// The memory after the connections were closed.
     connections_closed: u64,
 }
 
@@ -102,7 +102,7 @@ fn measure(name: &str, args: &Args, server: &Listening) -> Result<MemoryRecord> 
     let idle = memory(&proxies)?;
     let mut open = Vec::new();
     for proxy in &proxies {
-        // Each connection has carried a request, as the connections of a pool have.
+        // Each connection carries a request first, as the connections of a pool have done.
         for _ in 0..args.connections {
             let mut stream = TcpStream::connect(proxy.address)?;
             stream.set_read_timeout(Some(REQUEST_LIMIT))?;
@@ -160,7 +160,7 @@ fn request(stream: &mut TcpStream) -> Result<()> {
     }
 }
 
-/// The table of these records, as Markdown.
+/// A table of these records, as Markdown.
 pub(crate) fn table(records: &[MemoryRecord]) -> String {
     type Row<'r> = (&'r MemoryRecord, &'static str, MemoryByMoment);
     let all: Vec<Row<'_>> = records

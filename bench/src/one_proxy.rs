@@ -1,5 +1,5 @@
-//! `leno bench http` and `leno bench mesh`: runs of the suite with the scenarios of one proxy, each as fast as it goes and
-//! at a rate, on CPUs of their own.
+//! `leno bench http` and `leno bench mesh`: runs of the suite with the scenarios for one proxy, each measured twice: as
+//! fast as the proxy goes, and at a rate. Proxies have CPUs of their own.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,8 @@ use leno_suite::scenario::{self, Scenario};
 
 /// How long load runs before each measurement, so that pools are full and code is warm.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The rate of most scenarios in their file. Rates that differ from it are scaled with the one that is asked for.
+/// The rate that most scenarios have in their file. Other rates in the file are multiplied by the same factor when the
+/// command line has a rate.
 const RATE: f64 = 8000.0;
 /// The number of connections of the scenarios in their file that `--connections` replaces.
 const CONNECTIONS: usize = 32;
@@ -24,7 +25,7 @@ const CONNECTIONS: usize = 32;
 /// The proxies that `http` measures, each alone.
 pub(crate) const PROXIES: [&str; 7] =
     ["leno", "leno-proxy", "before", "haproxy", "nginx", "envoy", "none"];
-/// What `mesh` measures: these proxies, and Leno with each of its ways to observe requests.
+/// What `mesh` measures: these proxies, and Leno with each of its ways of observing requests.
 const MESHES: [&str; 11] = [
     "leno",
     "leno-access-log",

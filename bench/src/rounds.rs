@@ -1,7 +1,7 @@
 //! Measurements in rounds, and their medians.
 //!
-//! A disturbance hits everything that is measured in the same round. So each round measures everything, in another
-//! order, and ratios compare measurements of one round. The median of the ratios counts.
+//! A disturbance affects everything that is measured in the same round. So each round measures everything, in another
+//! order, and ratios compare measurements of one round. The result is the median of the ratios.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub(crate) fn in_turns<T>(
     Ok(results)
 }
 
-/// The median of at least one round, each of which returns its time.
+/// Runs the rounds, each of which returns its time, and returns the median. There must be at least one round.
 pub(crate) fn median_of(rounds: usize, round: impl FnMut() -> f64) -> f64 {
     median(&std::iter::repeat_with(round).take(rounds.max(1)).collect::<Vec<_>>())
 }

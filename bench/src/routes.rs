@@ -1,4 +1,4 @@
-//! Routes that change many times a second under load: whether a request is lost or a stream cut.
+//! Changes routes many times a second under load, to see whether a request is lost or a stream is broken.
 //!
 //! ```text
 //!   leno-load ──► proxy ═══ mTLS ═══► proxy ──► v1 or v2, as the current route says
@@ -20,7 +20,7 @@ use crate::documents::{CHANGED_ROUTE, ROUTES, from_template, mesh};
 const HEAR_LIMIT: Duration = Duration::from_secs(30);
 /// Connections of the load: more than the number of requests that are ever in flight.
 const CONNECTIONS: &str = "32";
-/// Number of streams that last as long as the load, and the size of each.
+/// The number of streams that last as long as the load, and the number of bytes of each.
 const STREAMS: usize = 8;
 const STREAM_BYTES: usize = 100_000;
 
@@ -83,14 +83,14 @@ fn measure(lab: &Lab, args: Args) -> Result<bool> {
     Ok(held && report.errors == 0 && whole == STREAMS)
 }
 
-/// Reads the number of the change from the header of an answer.
+/// Reads the number of the change from a header of a response.
 fn seen(lab: &Lab) -> Result<String> {
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%header{x-change}"];
     lab.text("client", &[&curl[..], &["http://web/"]].concat())
 }
 
-/// Writes the route directly into the state that the control plane reads, because `leno up` waits
-/// for edits to settle.
+/// Writes the route directly into the state that the control plane reads. `leno up` would be too slow, because it waits
+/// until a file no longer changes.
 struct Changes {
     state: PathBuf,
     without: String,

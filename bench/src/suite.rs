@@ -1,5 +1,4 @@
-//! The commands of the suite: any mesh, or none, under the same load, and the evaluation of the
-//! records.
+//! The commands of the suite: they measure any mesh, or none, under the same load, and evaluate the records.
 
 mod claims;
 mod clean;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::memory;
 
-/// Fields that have the same name in the records of the suite and in the earlier ones of `http` and `mesh`.
+/// Fields that have the same name in today's records and in those of earlier versions of `http` and `mesh`.
 const SAME: [&str; 10] = [
     "round",
     "connections",
@@ -43,7 +43,7 @@ pub(crate) fn print(file: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Converts a record from the time when `http` and `mesh` were not yet runs of the suite.
+/// Converts a record from a version in which `http` and `mesh` were not yet runs of the suite.
 fn earlier(one: &Value) -> serde_json::Result<Record> {
     let same = SAME.iter().filter(|name| !one[**name].is_null());
     let same: serde_json::Map<_, _> =

@@ -1,5 +1,5 @@
-//! Runs `leno-bench http` as users do, one second each: the work of every generator goes through
-//! Leno and HAProxy without a failed request, and the record has its cost.
+//! Runs `leno-bench http` as users do, for one second per measurement. Checks that the requests of every generator pass
+//! Leno and HAProxy without a failure, and that the record has the cost.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(600);
 /// Scenarios of wrk, of h2load, and of Leno's own generators.
 const SCENARIOS: &str = "keepalive-1k,new-connection,upload-1m,h2-1k,grpc-unary,tcp-round-trip";
-/// One record per scenario at saturation, and one at a fixed rate for all but the uploads and TCP.
+/// There is one record per scenario at saturation, and one at a fixed rate for all but the uploads and TCP.
 const FEWEST_RECORDS: usize = 10;
 
 #[test]
@@ -68,7 +68,7 @@ fn memory_is_recorded_and_its_table_made_again() -> Result<()> {
     Ok(())
 }
 
-/// A file of the versions in which `http` and `mesh` wrote one file of their own.
+/// Reads a file of the versions in which `http` and `mesh` wrote one file of their own.
 #[test]
 fn earlier_records_are_still_read() -> Result<()> {
     let directory = tempfile::tempdir()?;

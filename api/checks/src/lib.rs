@@ -3,8 +3,8 @@
 //! ```text
 //!  Check { name, asks } ── good | warning | bad | unknown ──► Finding ──► table, JSON, exit status
 //! ```
-//! A [`Check`] is a name and a question. The code that answers it makes a [`CheckResult`] of it, with a remedy
-//! if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
+//! A [`Check`] is a name and a question. The code that answers the question turns the check into a [`CheckResult`],
+//! with a remedy if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
 //! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
 
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub struct Check {
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckResult {
-    /// The name of the check, or of the one thing that was checked.
+    /// The name of the check, or of the one object that was checked.
     pub subject: String,
     /// The question that the check answers.
     pub asks: &'static str,
@@ -38,16 +38,16 @@ pub struct CheckResult {
 pub enum Level {
     /// No problem.
     Good,
-    /// A part does not work, or something else stands in for it.
+    /// A part does not work, or a substitute is used for it.
     Warning,
-    /// It does not work.
+    /// The checked part does not work.
     Bad,
-    /// The check could not be made.
+    /// The check was not possible.
     Unknown,
 }
 
 impl Level {
-    /// Whether a user can proceed. An unknown result counts as bad.
+    /// Whether a user can proceed. With an unknown result, the user cannot.
     #[must_use]
     pub const fn is_well(self) -> bool {
         matches!(self, Self::Good | Self::Warning)
@@ -64,37 +64,37 @@ impl Level {
 }
 
 impl Check {
-    /// A check of this name, which answers this question.
+    /// A check with this name, which answers this question.
     #[must_use]
     pub fn new(name: impl Into<String>, asks: &'static str) -> Self {
         Self { name: name.into(), asks }
     }
 
-    /// There is no problem.
+    /// A result without a problem.
     #[must_use]
     pub fn good(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Good, text)
     }
 
-    /// A part does not work, or something else stands in for it.
+    /// The result if a part does not work, or a substitute is used for it.
     #[must_use]
     pub fn warning(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Warning, text)
     }
 
-    /// It does not work.
+    /// The result if the checked part does not work.
     #[must_use]
     pub fn bad(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Bad, text)
     }
 
-    /// The check could not be made.
+    /// The result if the check was not possible.
     #[must_use]
     pub fn unknown(self, text: impl Into<String>) -> CheckResult {
         self.result(Level::Unknown, text)
     }
 
-    /// The result in words, at a level that was computed.
+    /// A result in words, at a level that the caller has determined.
     #[must_use]
     pub fn result(self, level: Level, text: impl Into<String>) -> CheckResult {
         CheckResult { subject: self.name, asks: self.asks, level, text: text.into(), remedy: None }
@@ -118,14 +118,14 @@ impl CheckResult {
     }
 }
 
-/// Whether a user can proceed with all of them.
+/// Whether a user can proceed with all these results.
 #[must_use]
 pub fn is_well(findings: &[CheckResult]) -> bool {
     findings.iter().all(|finding| finding.level.is_well())
 }
 
-/// A line for each finding: mark, subject, text and remedy. The subjects are padded to one width, and further
-/// lines of a text begin below its first.
+/// A table with a line for each finding: mark, subject, text and remedy. All subjects are padded to the same width, and
+/// further lines of a text begin below its first line.
 #[must_use]
 pub fn table(findings: &[CheckResult]) -> String {
     let width = findings.iter().map(|one| one.subject.chars().count()).max().unwrap_or_default();

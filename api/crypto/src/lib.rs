@@ -6,9 +6,9 @@
 //!                     └─► an error, if `fips` is asked of a program without the module
 //! ```
 //! With the cargo feature `fips` all of aws-lc-rs is the FIPS module of aws-lc, which tests itself when the program
-//! starts: signatures, digests, random numbers and TLS. The provider of rustls offers approved suites and groups alone
-//! then, whatever the profile. This crate knows nothing of certificates and peers.
-//! Read [`select`] and [`mesh_provider`] first.
+//! starts: signatures, digests, random numbers and TLS. The provider of rustls then offers only approved suites and
+//! groups, whatever the profile is. This crate does not deal with certificates or peers. Read [`select`] and
+//! [`mesh_provider`] first.
 
 #![cfg_attr(
     not(test),
@@ -29,22 +29,23 @@ use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::server::ResolvesServerCertUsingSni;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
 
-/// Hybrid post-quantum first; X25519 for peers that do not support it.
+/// The key exchanges. The hybrid post-quantum group is first; X25519 is for peers that do not support it.
 const KEY_EXCHANGES: &[&dyn SupportedKxGroup] = &[kx_group::X25519MLKEM768, kx_group::X25519];
 
-/// The fastest suite on processors with AES instructions comes first, since nearly all of today's
-/// have them.
+/// The cipher suites. The first is the fastest on processors with AES instructions, which nearly all of today's
+/// processors have.
 const CIPHER_SUITES: &[SupportedCipherSuite] = &[
     cipher_suite::TLS13_AES_128_GCM_SHA256,
     cipher_suite::TLS13_AES_256_GCM_SHA384,
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
 ];
 
-/// The hybrid first, so that proxies of either profile agree on it; then curves of FIPS 186-5, of which X25519 is none.
+/// The key exchanges under the FIPS profile. The hybrid group is first, so that proxies of either profile agree on it.
+/// The others are curves of FIPS 186-5, which does not include X25519.
 const FIPS_KEY_EXCHANGES: &[&dyn SupportedKxGroup] =
     &[kx_group::X25519MLKEM768, kx_group::SECP256R1, kx_group::SECP384R1];
 
-/// Without ChaCha20-Poly1305, which is not approved.
+/// The cipher suites under the FIPS profile. ChaCha20-Poly1305 is not among them, because it is not approved.
 const FIPS_CIPHER_SUITES: &[SupportedCipherSuite] =
     &[cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384];
 
@@ -54,15 +55,15 @@ static SELECTED: OnceLock<TlsProfile> = OnceLock::new();
 /// Which cryptography TLS may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsProfile {
-    /// What is fast and held to be safe.
+    /// Fast algorithms that are considered safe.
     #[default]
     Default,
-    /// What FIPS 140-3 approves, of aws-lc's FIPS module.
+    /// Only algorithms that FIPS 140-3 approves, from aws-lc's FIPS module.
     Fips,
 }
 
 impl TlsProfile {
-    /// As options, values of a chart and labels have it.
+    /// The name in options, chart values and labels.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl fmt::Display for TlsProfile {
     }
 }
 
-/// A text that names no profile.
+/// The text is not the name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a profile of TLS: use default or fips")]
 pub struct UnknownProfile(String);
@@ -103,20 +104,20 @@ pub enum ProfileError {
          --tls-profile default"
     )]
     NoModule,
-    /// The module is there, but a configuration of rustls would use something else.
+    /// The program has the module, but a configuration of rustls would use cryptography from elsewhere.
     #[error(
         "TLS {0} would not be of the FIPS module, which is a mistake in this program: use --tls-profile default"
     )]
     NotApproved(&'static str),
-    /// rustls can make no configuration.
+    /// rustls rejects the configuration.
     #[error("the FIPS module cannot be used for TLS {0}")]
     Unusable(&'static str, #[source] rustls::Error),
-    /// Another one was selected before.
+    /// Another profile was selected before.
     #[error("the TLS of this process is already {0}")]
     Selected(TlsProfile),
 }
 
-/// Selects the profile of this process. To be called before the first configuration of TLS is made.
+/// Selects the profile of this process. Must be called before the first TLS configuration is created.
 ///
 /// For [`TlsProfile::Fips`] it verifies that this program has the module, and that configurations for clients and
 /// servers, between proxies and with others, are approved as a whole.
@@ -139,7 +140,7 @@ pub fn profile() -> TlsProfile {
     SELECTED.get().copied().unwrap_or_default()
 }
 
-/// Cryptography for TLS 1.3 between proxies, in the profile of this process.
+/// The cryptography for TLS 1.3 between proxies, according to the profile of this process.
 #[must_use]
 pub fn mesh_provider() -> CryptoProvider {
     of(profile())
@@ -152,21 +153,21 @@ fn of(profile: TlsProfile) -> CryptoProvider {
     };
     let mut kx_groups = groups.to_vec();
     if profile == TlsProfile::Fips {
-        // Earlier modules have no ML-KEM.
+        // Earlier FIPS modules do not contain ML-KEM.
         kx_groups.retain(|group| group.fips());
     }
     CryptoProvider { cipher_suites: suites.to_vec(), kx_groups, ..default_provider() }
 }
 
-/// Verifies that all TLS of this process is the module's.
+/// Verifies that all TLS of this process uses the FIPS module.
 fn verify() -> Result<(), ProfileError> {
-    // The module's own answer to whether it is one, after its self-tests.
+    // The module reports, after its self-tests, whether it is the FIPS module.
     if !default_provider().key_provider.fips() {
         return Err(ProfileError::NoModule);
     }
     for (what, provider) in [
         ("between proxies", of(TlsProfile::Fips)),
-        // Servers outside of the mesh, the control plane and its clients.
+        // TLS with servers outside of the mesh, and between the control plane and its clients.
         ("with others", default_provider()),
     ] {
         let provider = Arc::new(provider);
@@ -192,10 +193,7 @@ fn server(provider: &Arc<CryptoProvider>) -> Result<ServerConfig, rustls::Error>
     Ok(builder.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())))
 }
 
-/// Verifies a configuration that was made: `approved` is what its `fips()` returns.
-///
-/// # Errors
-/// The profile of this process is [`TlsProfile::Fips`], and the configuration is not approved.
+/// Verifies a finished configuration: `approved` is the result of its `fips()`.
 pub fn check(approved: bool) -> Result<(), rustls::Error> {
     if approved || profile() == TlsProfile::Default {
         return Ok(());
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(refused, "\"FIPS\" is not a profile of TLS: use default or fips");
     }
 
-    /// Tests of one process share its profile, so that nothing is selected here.
+    /// Tests in one process share its profile, so this test selects none.
     #[test]
     #[cfg(not(feature = "fips"))]
     fn without_the_module_the_error_names_what_to_build() {

@@ -48,7 +48,7 @@ use paths::PathTable;
 #[derive(Debug)]
 pub struct AuthorizationTable {
     policies: Vec<CompiledPolicy>,
-    /// One for each combination of a rule and a condition of its `to`; denials first.
+    /// One entry for each combination of a rule and a condition of its `to`; entries of deny rules first.
     entries: Vec<Entry>,
     /// The distinct values of `from`.
     clients: Vec<Vec<ClientMatch>>,
@@ -60,7 +60,7 @@ pub struct AuthorizationTable {
     /// The distinct hosts without wildcard, sorted.
     hosts: Vec<Arc<str>>,
     headers: Vec<HeaderMatch>,
-    /// The headers that the application gets from policies alone, each with the policy that sets it.
+    /// The headers that only policies may set, each with the policy that sets it.
     owned: Vec<(PolicyIndex, Arc<str>)>,
     default: DefaultAuthorization,
     reading: PathReading,
@@ -77,69 +77,68 @@ pub struct PolicyIndex(pub(crate) u32);
 struct CompiledPolicy {
     source: PolicySource,
     action: Action,
-    /// `None` means all.
+    /// The ports for which the policy holds; `None` means all.
     ports: Option<Arc<[u16]>>,
 }
 
-/// A client, a port, and what they require of a request.
+/// The clients and ports that a rule selects, and the conditions for their requests.
 #[derive(Debug)]
 struct Entry {
     policy: PolicyIndex,
     action: Action,
-    /// Position in the table's clients; `None` means every client.
+    /// The position of the entry's clients in the table's `clients`; `None` means every client.
     clients: Option<u32>,
-    /// `None` means all.
+    /// The ports for which the entry holds; `None` means all.
     ports: Option<Box<[u16]>>,
     request: RequestConditions,
 }
 
-/// What an entry requires of a request or of TLS of the application. An empty part requires
-/// nothing.
+/// The conditions of an entry on a request, or on TLS of the application. An empty list is no condition.
 #[derive(Debug, Default)]
 struct RequestConditions {
-    /// Positions in the table's methods: those in any case unless the action is to allow.
+    /// Positions in the table's methods: those of `methods_in_any_case`, unless the action is to allow.
     methods: Box<[u32]>,
     /// Positions in the table's hosts.
     hosts: Box<[u32]>,
     /// The part of each host with a wildcard that follows the asterisk, such as `.example.com`.
     wildcards: Box<[Arc<str>]>,
-    /// The table's paths lead to the entry.
+    /// Whether the entry is in the table's paths.
     has_paths: bool,
-    /// Method of a gRPC call.
+    /// The method of a gRPC call.
     grpc_method: Option<Arc<str>>,
     /// Positions in the table's headers.
     headers: Box<[u32]>,
-    /// A valid token of the policy's issuers, with all of these claims.
+    /// The claims that a valid token of the policy's issuers must have; `None` if no token is required.
     token: Option<Box<[ClaimMatch]>>,
     server_names: Box<[Arc<str>]>,
 }
 
-/// The client of a connection, and the port that it has connected to.
+/// The client of a connection, and the port to which it has connected.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionView<'a> {
-    /// Its identity, if it has proven one.
+    /// The client's identity, if it has proven one.
     pub identity: Option<&'a Identity>,
-    /// The certificate that proves it.
+    /// The certificate that proves the identity.
     pub certificate: Option<CertificateView>,
-    /// The address that it connects from, with IPv4 in its own form.
+    /// The address from which the client connects. An IPv4 address must not be in IPv4-mapped form.
     pub address: IpAddr,
-    /// Its other addresses: a workload with both families connects over either.
+    /// The client's other addresses. A workload that has both families connects over either.
     pub others: OtherAddresses<'a>,
     /// The workload's port.
     pub port: u16,
 }
 
-/// The addresses of a client besides the one that it connects from.
+/// The addresses of a client other than the one from which it connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherAddresses<'a> {
-    /// These are all of them.
+    /// All other addresses of the client.
     Known(&'a [IpAddr]),
-    /// There may be one of the other family. A deny rule takes it to be in any block of that family; an
-    /// allow or audit rule in none.
+    /// There may be another address, of the other family. A deny rule assumes that any block of that family contains
+    /// it; allow and audit rules assume that none does.
     Unknown,
 }
 
-/// A request, as authorization sees it: what reaches the application.
+/// A request, as authorization sees it: only the parts that reach the application.
 pub trait AuthorizationRequest {
     /// The method, as sent.
     fn method(&self) -> &str;
@@ -150,34 +149,34 @@ pub trait AuthorizationRequest {
     /// The authority, `host` or `host:port`; empty if the request has none.
     fn authority(&self) -> &str;
 
-    /// Calls `see` with the name and the value of each header line whose name is wanted. Lines that
-    /// the proxy removes do not count.
+    /// Calls `see` with the name and the value of each header line for whose name `is_wanted` returns true. Lines that
+    /// the proxy removes are left out.
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8]));
 
-    /// Whether the request has a valid token of one of the policy's issuers, with all of these claims. Called
-    /// only where everything else that a rule requires matches.
+    /// Whether the request has a valid token of one of the policy's issuers, with all of these claims. Called only if
+    /// all other conditions of a rule match.
     fn has_token(&self, _policy: PolicyIndex, _claims: &[ClaimMatch]) -> bool {
         false
     }
 }
 
-/// The server name of TLS that an application's client has begun.
+/// The server name in the TLS that the application's client has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNameView<'a> {
     /// The connection carries no TLS of the application.
     NoTls,
     /// TLS with this name.
     Name(&'a str),
-    /// TLS without a name, or with one that cannot be read.
+    /// TLS without a name, or with a name that cannot be read.
     Unknown,
 }
 
 /// Whether a connection or a request is permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationDecision {
-    /// It is, by this policy; by the default if `None`.
+    /// Permitted by this policy, or by the default if it is `None`.
     Permitted(Option<PolicyIndex>),
-    /// It is not.
+    /// The connection or request is denied.
     Denied(Denial),
 }
 
@@ -186,20 +185,21 @@ pub enum AuthorizationDecision {
 pub enum Denial {
     /// A deny policy matches.
     Policy(PolicyIndex),
-    /// Allow policies select the port, and none matches.
+    /// Allow policies select the port, and none of them matches.
     NotAllowed,
     /// No allow policy selects the port, and the default does not permit the client.
     Default,
-    /// Policies depend on the path, which servers do not read alike.
+    /// Policies depend on the path, and servers do not agree on how to read it.
     Path(AmbiguousPath),
-    /// This external policy matches, and the connection carries no requests that its authorizer could decide on.
+    /// This external policy matches, but the connection is relayed as bytes, so there are no requests for its
+    /// authorizer to decide on.
     Bytes(PolicyIndex),
     /// The proxy cannot apply the policies.
     Unusable,
 }
 
 impl Denial {
-    /// A name for metrics and logs.
+    /// The name of the reason in metrics and logs.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -214,7 +214,7 @@ impl Denial {
 }
 
 impl PolicyIndex {
-    /// The position, from 0.
+    /// The position of the policy in the table, from 0.
     #[must_use]
     pub const fn position(self) -> usize {
         self.0 as usize
@@ -233,8 +233,7 @@ impl AuthorizationTable {
         self.policies.get(policy.position()).map(|policy| &policy.source)
     }
 
-    /// Whether the rules of a port depend on requests, so that what it carries must be read as
-    /// requests.
+    /// Whether the rules of a port depend on requests, so that its connections must be parsed as HTTP.
     #[must_use]
     pub fn reads_requests(&self, port: u16) -> bool {
         self.entries.iter().any(|entry| entry.is_for(port) && entry.reads_requests())
@@ -247,8 +246,8 @@ impl AuthorizationTable {
         self.entries.iter().any(|entry| entry.is_for(port) && reads(entry))
     }
 
-    /// The headers of a port that policies set, and no client: claims of tokens, and what authorizers answer. What a
-    /// client sends under these names fulfils no condition.
+    /// The headers of a port that only policies may set: claims of tokens, and answers of authorizers. A client's
+    /// headers with these names do not fulfil any condition.
     pub fn owned(&self, port: u16) -> impl Iterator<Item = (PolicyIndex, &str)> {
         let is_here = move |policy: &PolicyIndex| {
             self.policies.get(policy.position()).is_some_and(|policy| policy.is_for(port))
@@ -278,7 +277,7 @@ impl CompiledPolicy {
 }
 
 impl Entry {
-    /// Whether it depends on requests. An authorizer decides on nothing else.
+    /// Whether the policy depends on requests. An authorizer decides only on requests.
     fn reads_requests(&self) -> bool {
         self.action == Action::External || self.request.reads_requests()
     }
@@ -289,7 +288,7 @@ impl Entry {
 }
 
 impl RequestConditions {
-    /// Whether they require something of a request.
+    /// Whether any of the conditions is on a request.
     fn reads_requests(&self) -> bool {
         !self.methods.is_empty()
             || !self.hosts.is_empty()
@@ -300,7 +299,7 @@ impl RequestConditions {
             || self.token.is_some()
     }
 
-    /// Whether they require nothing.
+    /// Whether there is no condition.
     fn is_empty(&self) -> bool {
         !self.reads_requests() && self.server_names.is_empty()
     }

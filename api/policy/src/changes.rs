@@ -1,17 +1,17 @@
-//! The combined changes of a rule and one of its backends.
+//! The changes that a rule and one of its backends make together.
 
 use leno_types::routes::{Filter, HeaderChanges, Mirror, Rewrite, RouteBackend, RouteRule};
 
 use crate::headers::combined;
 
-/// The filters of a rule and of a backend, merged. The rule's filters apply first.
+/// The filters of a rule and of a backend, merged. The effect is as if the rule's filters were applied first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedFilters {
     /// Changes of the request's headers.
     pub request: HeaderChanges,
     /// Changes of the response's headers.
     pub response: HeaderChanges,
-    /// Changes of host and path; the backend's take precedence over the rule's.
+    /// Changes of host and path. Those of the backend take precedence over those of the rule.
     pub rewrite: Rewrite,
     /// Where copies of the request go.
     pub mirrors: Vec<Mirror>,

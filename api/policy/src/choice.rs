@@ -1,4 +1,4 @@
-//! Choices by weight, and samples of a share. The caller provides random numbers.
+//! Chooses by weight, and decides which requests belong to a share. The caller provides random numbers.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -12,23 +12,23 @@ use crate::table::TableRule;
 /// The weights of a rule's backends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// For each backend, the sum of its own weight and all before it.
+    /// For each backend, the sum of its own weight and the weights before it.
     sums: Box<[u64]>,
 }
 
 /// Where a rule sends one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// To this backend, by its position in the rule.
+    /// To the backend at this position in the rule.
     Backend(usize),
-    /// The request fails: the chosen backend, at this position, is invalid.
+    /// Nowhere, so that the request fails: the chosen backend, at this position, is invalid.
     Invalid(usize, InvalidTarget),
-    /// The request fails: the rule has no backend, or none with a weight.
+    /// Nowhere, so that the request fails: the rule has no backend, or none with a weight.
     NoBackend,
 }
 
 impl Weights {
-    /// Computes the cumulative sums.
+    /// Computes the sums of the weights.
     pub fn new(weights: impl Iterator<Item = u32>) -> Self {
         let mut sum = 0;
         let sums = weights.map(|weight| {

@@ -1,4 +1,4 @@
-//! One compiled match: its conditions, and its precedence over other matches.
+//! A match of a rule in compiled form: its conditions, and its precedence over other matches.
 #![expect(clippy::indexing_slicing, reason = "the index is of this list")]
 
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use leno_types::routes::{PathMatch, Route, RouteMatch, TextMatch, ValueMatch};
 use crate::pattern::{Pattern, PatternError};
 use crate::request::Request;
 
-/// The first condition of a match that a request fails.
+/// The first condition of a match that a request does not fulfil.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The path.
@@ -21,10 +21,10 @@ pub enum Mismatch {
     Query(usize),
 }
 
-/// The precedence of a match; of two that both match a request, the smaller wins. The order is that
-/// of HTTPRoute and GRPCRoute. The specification leaves open where a regular expression ranks: here
-/// after exact paths and before prefixes. After prefixes, no expression would ever be reached,
-/// because every rule without a path is a prefix match of `/`.
+/// The precedence of a match. If two match the same request, the smaller value wins. The order is that of HTTPRoute and
+/// GRPCRoute. The specification does not say where a regular expression ranks. Here it ranks after exact paths and
+/// before prefixes: after prefixes no expression would ever be reached, because every rule without a path is a prefix
+/// match of `/`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Precedence {
     path: [(u8, Reverse<usize>); 2],
@@ -32,7 +32,7 @@ pub(crate) struct Precedence {
     headers: Reverse<usize>,
     query: Reverse<usize>,
     created: u64,
-    /// `<namespace>/<name>`.
+    /// The route as `<namespace>/<name>`.
     name: String,
     rule: usize,
     place: usize,
@@ -53,7 +53,7 @@ pub(crate) struct RuleCondition {
 #[derive(Clone, Debug)]
 pub(crate) enum PathCondition {
     Exact(Box<[u8]>),
-    /// Without a trailing slash.
+    /// A prefix, without the slash at its end.
     Prefix(Box<[u8]>),
     Regex(Pattern),
     Grpc {
@@ -70,13 +70,13 @@ pub(crate) enum TextCondition {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ValueCondition {
-    /// Its position in the match as written.
+    /// The position of the condition in the match as written.
     place: usize,
     pub(crate) name: Box<str>,
     pub(crate) text: TextCondition,
 }
 
-/// Where a match comes from.
+/// Where a match is from.
 pub(crate) struct MatchOrigin<'a> {
     pub(crate) route: &'a Route,
     /// The rule's position in the table.
@@ -111,7 +111,7 @@ impl RuleCondition {
         })
     }
 
-    /// Its position in its rule.
+    /// The position of the match in its rule.
     pub(crate) fn place(&self) -> usize {
         self.precedence.place
     }
@@ -124,7 +124,7 @@ impl RuleCondition {
         self.check_rest(request)
     }
 
-    /// Checks all conditions but the path, which is known to match.
+    /// Checks all conditions except the path, which is known to match.
     #[inline]
     pub(crate) fn check_rest(&self, request: &impl Request) -> Result<(), Mismatch> {
         if self.method.as_deref().is_some_and(|method| method != request.method()) {
@@ -176,7 +176,7 @@ impl PathCondition {
         }
     }
 
-    /// The only path that it matches, if it is exact.
+    /// If only one path matches, that path.
     pub(crate) fn exact(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Exact(path) => Some(path.clone()),
@@ -190,7 +190,7 @@ impl PathCondition {
 }
 
 impl PathCondition {
-    /// The literal prefix under which the match is indexed, if it has one; for gRPC, `/<service>`.
+    /// The literal prefix by which the match can be indexed, if it has one. For gRPC it is `/<service>`.
     pub(crate) fn prefix(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Prefix(prefix) => Some(prefix.clone()),
@@ -226,7 +226,7 @@ fn grpc_parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
     parts.next().is_none().then_some((service, method))
 }
 
-/// The value of the first parameter of that name, as sent.
+/// The value, as sent, of the first parameter with this name.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     query.split(|byte| *byte == b'&').find_map(|pair| match pair.strip_prefix(name)? {
         [] => Some(&b""[..]),
@@ -235,7 +235,7 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
     })
 }
 
-/// Of several entries for one name, the first counts, as the specification requires.
+/// The conditions on values. If several are for the same name, the first is used, as the specification requires.
 fn values(
     wanted: &[ValueMatch],
     same: impl Fn(&str, &str) -> bool,

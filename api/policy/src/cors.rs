@@ -7,8 +7,8 @@ use crate::request::Request;
 /// A header of the response.
 pub type CorsHeader = (&'static str, Vec<u8>);
 
-/// Whether a request is a preflight, which asks what an actual request may do. The proxy answers it
-/// instead of the application (Fetch, section 3.3.3).
+/// Whether a request is a preflight, which asks what a later request may do. The proxy answers it instead of the
+/// application (Fetch, section 3.3.3).
 #[must_use]
 pub fn is_preflight(request: &impl Request) -> bool {
     request.method() == "OPTIONS"
@@ -27,8 +27,8 @@ pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<CorsHeader> {
     ];
     for (name, allowed, asked) in lists {
         let value = if allowed.iter().any(|one| &**one == "*") {
-            // For requests with credentials, browsers take `*` literally, so return what they
-            // requested.
+            // For requests with credentials, browsers do not treat `*` as a wildcard, so the requested names are
+            // returned.
             match (cors.credentials, request.header(asked)) {
                 (false, _) => Some(b"*".to_vec()),
                 (true, asked) => asked.map(<[u8]>::to_vec),
@@ -42,7 +42,7 @@ pub fn preflight(cors: &Cors, request: &impl Request) -> Vec<CorsHeader> {
     lines
 }
 
-/// The headers to set on the response to an actual request.
+/// The headers to set on the response to a request that is not a preflight.
 #[must_use]
 pub fn actual(cors: &Cors, request: &impl Request) -> Vec<CorsHeader> {
     let Some(mut lines) = allowed_origin(cors, request) else { return Vec::new() };
@@ -65,7 +65,7 @@ fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<CorsHeader>
     let shown = if any && !cors.credentials { b"*".to_vec() } else { origin.to_vec() };
     let mut lines = Vec::new();
     if shown != b"*" {
-        // Prevents caches from serving one origin's response to another.
+        // This header prevents caches from serving one origin's response to another.
         lines.push(("Vary", b"Origin".to_vec()));
     }
     lines.push(("Access-Control-Allow-Origin", shown));
@@ -75,8 +75,8 @@ fn allowed_origin(cors: &Cors, request: &impl Request) -> Option<Vec<CorsHeader>
     Some(lines)
 }
 
-/// Whether an origin matches an allowed one, whose host may begin with `*`. On either side, the
-/// scheme's default port may be omitted.
+/// Whether an origin matches an allowed origin, whose host may begin with `*`. Each of the two may omit the scheme's
+/// default port.
 fn is_origin(allowed: &str, origin: &[u8]) -> bool {
     let Some(origin) = std::str::from_utf8(origin).ok().and_then(parts) else { return false };
     let Some(allowed) = parts(allowed) else { return false };

@@ -1,5 +1,4 @@
-//! What happens to a request according to its routes. Proxies carry it out, explanations describe
-//! it.
+//! Decides what happens to a request according to its routes. Proxies apply the decision, and explanations describe it.
 
 use std::fmt;
 
@@ -19,16 +18,16 @@ pub enum RouteDecision<'t> {
     Preflight(MatchedRule<'t>, &'t Cors),
     /// The proxy answers with a redirection.
     Redirect(MatchedRule<'t>, &'t Redirect),
-    /// It goes to this backend, by its position in the rule.
+    /// The request is sent to the backend at this position in the rule.
     Backend(MatchedRule<'t>, usize),
-    /// It fails: the chosen backend is invalid, or there is no backend to choose.
+    /// The request fails, because the chosen backend is invalid or there is no backend to choose.
     Nowhere(MatchedRule<'t>, Option<InvalidTarget>),
 }
 
-/// An error response of the mesh. Displays as the value of `leno-error`.
+/// A response of the mesh that is an error. Its `Display` text is the value of `leno-error`.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'t> {
-    /// The status; for gRPC, the call's status is derived from it.
+    /// The status. The status of a gRPC call is derived from it.
     pub status: u16,
     /// The cause, for metrics and logs.
     pub cause: &'static str,
@@ -39,7 +38,7 @@ pub struct Refusal<'t> {
 }
 
 impl RouteTable {
-    /// Decides on a request. `random` is called only if weights decide.
+    /// Decides about a request. `random` is called only if weights decide.
     #[must_use]
     pub fn decide(
         &self,
@@ -62,7 +61,7 @@ impl RouteTable {
         }
     }
 
-    /// The refusal of a request that no rule matches. Routes replace what would happen without
+    /// The refusal of a request that no rule matches. If a service has routes, they replace what would happen without
     /// routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn no_rule(&self) -> Refusal<'static> {

@@ -10,10 +10,10 @@ use leno_types::traffic::{
     TrafficTimeouts,
 };
 
-/// The longest `Retry-After` that is waited for if no policy sets it, the same as in a policy.
+/// The longest `Retry-After` for which to wait if no policy sets a limit. A policy has the same default.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// How long before the rule's own timeout an attempt ends.
+/// How much earlier than at the rule's own timeout an attempt ends.
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// The rule of a route that a request follows.
@@ -21,9 +21,9 @@ const MOMENT: Duration = Duration::from_millis(1);
 pub struct RuleName<'a> {
     /// The kind of the route.
     pub kind: RouteKind,
-    /// Its namespace.
+    /// The namespace of the route.
     pub namespace: &'a str,
-    /// Its name.
+    /// The name of the route.
     pub name: &'a str,
     /// The name of the rule, if it has one.
     pub rule: Option<&'a str>,
@@ -47,22 +47,21 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleName<'_
     merged
 }
 
-/// Adds the retries that the rule itself sets (GEP-1731), which take precedence over those of any
-/// policy. The rule has no fields for budget, non-idempotent methods, timeout per attempt and
-/// longest `Retry-After`: these keep the policy's values. Without a policy, the number of attempts
-/// is the only bound, as the Gateway API specifies.
+/// Adds the retries that the rule itself sets (GEP-1731), which take precedence over those of any policy. A rule has no
+/// fields for the budget, non-idempotent methods, the timeout per attempt and the longest `Retry-After`, so the
+/// policy's values are kept. Without a policy, the number of attempts is the only bound, as the Gateway API specifies.
 #[must_use]
 pub fn with_rule(mut traffic: Traffic, rule: &RouteRule) -> Traffic {
     let Some(retry) = &rule.retry else { return traffic };
     let before = traffic.retries.take();
     let attempts = retry.attempts.unwrap_or(1);
     let free = RetryBudget { percent: attempts.saturating_mul(100), ..RetryBudget::default() };
-    // An attempt ends a moment before the rule's timeout, so that a late attempt can be told apart
-    // from a request that has timed out.
+    // The attempt ends a little before the rule's timeout, so that an attempt that is late can be distinguished from a
+    // request that has timed out.
     let of_try =
         rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));
     let per_try = before.as_ref().and_then(|retries| retries.per_try_timeout);
-    // The random part of a wait is up to half of it.
+    // The random part of a wait is at most half of the wait.
     let backoff = retry
         .backoff
         .map(|least| RetryBackoff { base: least.saturating_mul(2), max: least.saturating_mul(2) });
@@ -85,7 +84,7 @@ pub fn with_rule(mut traffic: Traffic, rule: &RouteRule) -> Traffic {
     traffic
 }
 
-/// How narrow a scope is; `None` if it does not include the request.
+/// How narrow a scope is; `None` if the request is outside of it.
 pub(crate) fn narrowness(
     scope: &PolicyScope,
     port: u16,
@@ -105,7 +104,7 @@ pub(crate) fn narrowness(
     }
 }
 
-/// Replaces parts of `merged` by those that `policy` sets.
+/// Replaces those parts of `merged` that `policy` sets.
 fn overlay(merged: &mut Traffic, policy: &Traffic) {
     fn part<T: Clone>(merged: &mut Option<T>, of: &Option<T>) {
         if of.is_some() {

@@ -1,5 +1,4 @@
-//! Explains a routing decision: every match in the order of precedence, with the condition that
-//! failed.
+//! Explains a routing decision: all matches in the order of precedence, each with the condition that is not fulfilled.
 #![expect(clippy::indexing_slicing, reason = "the condition is of these rules")]
 
 use std::fmt;
@@ -13,23 +12,23 @@ use crate::table::{MatchedRule, RouteTable, TableRule};
 /// What happens to a request, and why.
 #[derive(Clone, Debug)]
 pub struct RouteExplanation<'t> {
-    /// The rule that it follows, as from [`RouteTable::find`].
+    /// The rule that the request follows. It is the result of [`RouteTable::find`].
     pub found: Option<MatchedRule<'t>>,
-    /// The matches that were evaluated, in the order of precedence, up to and including the one
-    /// that holds.
+    /// The matches that were evaluated, in the order of precedence. The last of them is the match that the request
+    /// fulfils, if there is one.
     pub considered: Vec<MatchResult<'t>>,
-    /// The matches after that one, which a proxy does not evaluate, with the conditions that fail.
+    /// The matches of lower precedence, which a proxy does not evaluate, with the conditions that are not fulfilled.
     pub outranked: Vec<MatchResult<'t>>,
 }
 
 /// One match of a rule, and the result for a request.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchResult<'t> {
-    /// Its rule.
+    /// The rule of the match.
     pub rule: &'t TableRule,
-    /// Its position in the rule.
+    /// The position of the match in its rule.
     pub place: usize,
-    /// The first condition that fails; `None` if all hold.
+    /// The first condition that is not fulfilled; `None` if all are.
     pub mismatch: Option<Mismatch>,
 }
 
@@ -61,7 +60,7 @@ impl RouteTable {
 }
 
 impl MatchResult<'_> {
-    /// The condition that fails, or that none does.
+    /// The condition that is not fulfilled, or that all are, in words.
     #[must_use]
     pub fn reason(&self) -> String {
         Reason(self).to_string()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leno_types::routes::HeaderChanges;
 
-/// One set of changes with the same effect as `first` followed by `second`.
+/// A set of changes that has the same effect as `first` followed by `second`.
 #[must_use]
 pub fn combined(first: &HeaderChanges, second: &HeaderChanges) -> HeaderChanges {
     let touched = |name: &str| {
@@ -29,7 +29,7 @@ pub fn is_field_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(token)
 }
 
-/// Longest header name in a route, in bytes, as in the Gateway API.
+/// The longest header name in a route, in bytes, as in the Gateway API.
 const MAX_NAME: usize = 256;
 
 #[cfg(test)]

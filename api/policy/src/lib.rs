@@ -1,18 +1,16 @@
-//! Decisions about requests: which route, which backend, which changes. Pure: no I/O, no clock, no
-//! random numbers of its own.
+//! Decides about requests: which route they follow, to which backend they go, and how they are changed. The crate has
+//! no I/O, no clock and no random numbers of its own.
 //!
-//! [`RouteTable`] is compiled from the [routes](leno_types::routes) of one port of a service.
-//! [`RouteTable::decide`] is what a proxy runs for every request; it allocates nothing.
-//! [`RouteTable::explain`] evaluates the same conditions and reports for each why it failed, and
-//! [`RouteTable::shadowed`] finds the matches that no request can reach. [`StreamTable`] is the
-//! same for connections that are relayed as bytes.
-//! [`authorization`] decides whether a client may connect, and whether a request is permitted.
-//! What follows from a rule is beside it: [`Choice`] (the backend, by weight), [`MergedFilters`] (its
-//! filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] merges the
-//! [traffic policies](leno_types::traffic) that apply to a request.
+//! [`RouteTable`] is compiled from the [routes](leno_types::routes) of one port of a service. [`RouteTable::decide`] is
+//! what a proxy runs for every request; it allocates nothing. [`RouteTable::explain`] evaluates the same conditions and
+//! reports for each why it failed, and [`RouteTable::shadowed`] finds the matches that no request can reach.
+//! [`StreamTable`] does this for connections that are relayed as bytes. [`authorization`] decides whether a client may
+//! connect, and whether a request is permitted. These items say what follows from a rule: [`Choice`] (the backend, by
+//! weight), [`MergedFilters`] (its filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`]
+//! merges the [traffic policies](leno_types::traffic) that apply to a request.
 //!
-//! It does not know where routes come from, what connections are, or how requests are stored: a
-//! request is any type that implements [`Request`].
+//! This crate does not know where routes come from, what connections are, or how requests are stored: a request is any
+//! type that implements [`Request`].
 //!
 //! ```text
 //! routes ─ compile ─► RouteTable ─ decide(request) ─► Decision ─ rule, backend ─► Changes

@@ -1,4 +1,4 @@
-//! The matches that share a path, and a search for the first that a request fulfils.
+//! The matches that have the same path, and a search for the first match that a request fulfils.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use crate::condition::{RuleCondition, TextCondition};
 use crate::request::Request;
 
-/// Up to this many matches are tried one by one, which is cheaper than a lookup.
+/// A list of up to this many matches is tried one by one, which is cheaper than a lookup.
 const FEW: usize = 4;
 
-/// Matches, by their positions among all conditions, in the order of precedence.
+/// Matches, as their positions in the list of all conditions, in the order of precedence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MatchList {
     all: Vec<u32>,
-    /// Present if there are more than `FEW`.
+    /// The index; present if there are more than `FEW` matches.
     index: Option<Box<Index>>,
 }
 
-/// The same matches, grouped by a header whose exact value they require.
+/// The matches of a [`MatchList`], grouped by a header whose exact value they require.
 ///
 /// ```text
 ///   x-tenant: a ──► 1, 4        one lookup per header name, whatever the number of values
@@ -37,12 +37,12 @@ struct Index {
 type ByValue = HashMap<Box<[u8]>, Vec<u32>>;
 
 impl MatchList {
-    /// Appends a match, which ranks after all present ones.
+    /// Appends a match, which ranks after all earlier ones.
     pub(crate) fn push(&mut self, place: u32) {
         self.all.push(place);
     }
 
-    /// Builds the index, once all matches are there.
+    /// Builds the index, when all matches have been appended.
     pub(crate) fn finish(&mut self, conditions: &[RuleCondition]) {
         if self.all.len() > FEW {
             self.index = Some(Box::new(Index::new(&self.all, conditions)));
@@ -76,8 +76,8 @@ impl MatchList {
 }
 
 impl Index {
-    /// Each match is filed under the header value that the fewest matches require: one that all of
-    /// them share would not narrow the search.
+    /// Puts each match under the header value that the fewest matches require, because a value that all matches share
+    /// would not make the search shorter.
     fn new(all: &[u32], conditions: &[RuleCondition]) -> Self {
         let mut shared = HashMap::<_, usize>::new();
         for key in all.iter().flat_map(|place| exact(&conditions[*place as usize])) {
@@ -101,7 +101,7 @@ impl Index {
     }
 }
 
-/// The headers whose exact value it requires: name, in lower case, and value.
+/// The headers for which a match requires an exact value: the name in lower case, and the value.
 fn exact(condition: &RuleCondition) -> impl Iterator<Item = (String, &[u8])> {
     condition.headers.iter().filter_map(|header| match &header.text {
         TextCondition::Exact(value) => Some((header.name.to_ascii_lowercase(), &**value)),

@@ -1,21 +1,21 @@
-//! Regular expressions that match the whole of a text, within bounds.
+//! Regular expressions that match a whole text and have a limited size.
 
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::literal::Extractor;
 
-/// How much memory one compiled expression may take, in bytes. It suffices for paths and headers,
-/// and a table of many rules stays small. Matching takes linear time for every expression.
+/// How much memory one compiled expression may take, in bytes. It is enough for paths and headers, and keeps a table of
+/// many rules small. Every expression matches in linear time.
 pub const MAX_PATTERN_BYTES: usize = 64 << 10;
-/// Deepest nesting of groups.
+/// The deepest nesting of groups.
 const MAX_NESTING: u32 = 32;
-/// How many texts an expression may be expanded into.
+/// If an expression stands for a few fixed texts, how many these may be.
 const MAX_TEXTS: usize = 64;
 /// The longest of these texts, in bytes.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Anchors an expression at the beginning of the text.
+/// The text before an expression that anchors it at the beginning.
 const BEFORE: &str = "^(?:";
-/// Anchors an expression at the end of the text.
+/// The text after an expression that anchors it at the end.
 const AFTER: &str = ")$";
 
 /// A regular expression in the dialect of RE2, over bytes; classes such as `\d` and `\w` are ASCII.
@@ -37,7 +37,8 @@ impl Pattern {
     /// [`PatternError`] if it does not parse or needs more than [`MAX_PATTERN_BYTES`].
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
         let error = |reason: String| PatternError { pattern: pattern.to_owned(), reason };
-        // Parse it without anchors first: within them `a)(b` would become a different expression.
+        // The expression is first parsed without anchors, because between the anchors `a)(b` would be a different
+        // expression.
         let build = |text: &str| {
             RegexBuilder::new(text)
                 .unicode(false)
@@ -58,15 +59,15 @@ impl Pattern {
         anchored.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER)).unwrap_or(anchored)
     }
 
-    /// The literal prefix, if the expression matches exactly the texts that begin with it: `/a.*`.
+    /// If the expression matches exactly the texts with a certain prefix, as `/a.*` does, that prefix.
     pub(crate) fn literal_prefix(&self) -> Option<&str> {
         let literal = self.text().strip_suffix(".*")?;
         let plain = |c: char| !r"\.+*?()|[]{}^$".contains(c);
         literal.chars().all(plain).then_some(literal)
     }
 
-    /// All texts that it matches, if they are few: `v1` and `v2` for `v[12]`. The result may
-    /// contain further texts.
+    /// All texts that the expression matches, if they are few: `v1` and `v2` for `v[12]`. The result may contain
+    /// further texts.
     pub(crate) fn texts(&self) -> Option<Vec<Vec<u8>>> {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).build();
         let parsed = parser.parse(self.text()).ok()?;
@@ -77,14 +78,14 @@ impl Pattern {
         Some(literals.iter().map(|one| one.as_bytes().to_vec()).collect())
     }
 
-    /// Whether it matches the whole text.
+    /// Whether the expression matches the whole text.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         self.0.is_match(text)
     }
 }
 
-/// The parser's errors are drawings of several lines; the last line is the message.
+/// The last line of an error from the parser. The lines before it are a drawing, and the last line is the message.
 fn last_line(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()

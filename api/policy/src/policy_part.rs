@@ -1,5 +1,4 @@
-//! The result of each part of each policy for a request: which parts apply, and why the others do
-//! not.
+//! For a request, the result of each part of each policy: which parts apply, and why the others do not.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,17 +12,17 @@ use crate::effective::{RuleName, narrowness};
 pub enum PolicyPart {
     /// When a request is retried.
     Retries,
-    /// Timeout of the whole request.
+    /// The timeout for the whole request.
     RequestTimeout,
-    /// Timeout until the response begins.
+    /// The timeout until the response begins.
     ResponseTimeout,
-    /// Timeout without any byte.
+    /// The timeout for a period without any byte.
     IdleTimeout,
-    /// Timeout of an opaque connection.
+    /// The timeout for an opaque connection.
     StreamTimeout,
     /// When copies of a request are sent.
     Hedging,
-    /// Injected failures.
+    /// Which failures are injected.
     Faults,
     /// Limits on concurrent connections and requests.
     Limits,
@@ -38,25 +37,25 @@ pub enum PolicyPart {
 pub struct PartOutcome<'p> {
     /// The part.
     pub part: PolicyPart,
-    /// The policy that sets it.
+    /// The policy that sets the part.
     pub policy: &'p Traffic,
-    /// Whether it applies.
+    /// Whether the part applies.
     pub verdict: PartVerdict<'p>,
 }
 
 /// Whether a part of a policy applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PartVerdict<'p> {
-    /// It applies.
+    /// The part applies.
     Holds,
-    /// Another policy takes precedence.
+    /// Another policy sets the part, too, and takes precedence.
     Outranked(&'p Traffic),
-    /// It is for another port or route.
+    /// The policy is for another port or route.
     Elsewhere,
 }
 
 impl PolicyPart {
-    /// All parts, in the order of documents.
+    /// All parts, in the order in which documents have them.
     pub const ALL: [Self; 10] = [
         Self::Retries,
         Self::RequestTimeout,
@@ -87,13 +86,13 @@ impl PolicyPart {
         }
     }
 
-    /// Whether it concerns a service's endpoints, rather than requests to the service.
+    /// Whether the part concerns a service's endpoints, rather than requests to the service.
     #[must_use]
     pub const fn is_of_endpoints(self) -> bool {
         matches!(self, Self::Limits | Self::Ejection | Self::Balancing)
     }
 
-    /// Whether a policy sets it.
+    /// Whether a policy sets the part.
     #[must_use]
     pub const fn is_in(self, policy: &Traffic) -> bool {
         match self {
@@ -111,8 +110,8 @@ impl PolicyPart {
     }
 }
 
-/// The results of all parts of all policies for a request to `port` that follows `route`. For each
-/// part, the policy that applies comes first. [`crate::effective`] merges those that apply.
+/// The results of all parts of all policies, for a request to `port` that follows `route`. For each part, the policy
+/// that applies is first. [`crate::effective`] merges the parts that apply.
 #[must_use]
 pub fn standings<'p>(
     policies: &'p [Arc<Traffic>],
@@ -124,7 +123,7 @@ pub fn standings<'p>(
         let mut speaking: Vec<&Traffic> =
             policies.iter().map(|policy| &**policy).filter(|policy| part.is_in(policy)).collect();
         let rank = |scope: &PolicyScope| narrowness(scope, port, route);
-        // A policy that is for another port or route sorts last.
+        // Policies that are for another port or route are sorted to the end.
         speaking.sort_by_key(|policy| (Reverse(rank(&policy.scope)), &policy.source));
         let first = speaking.first().copied();
         found.extend(speaking.into_iter().map(|policy| {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// A part is reported to apply exactly if it is in effect.
+        /// A part is reported to apply if and only if it is in effect.
         #[test]
         fn standings_agree_with_what_holds(policies in prop::collection::vec(policy(), 0..6)) {
             let effective = effective(&policies, 80, None);

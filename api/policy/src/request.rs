@@ -1,4 +1,4 @@
-//! A request, as matching sees it.
+//! A request, in the form in which it is matched.
 
 /// A request's head, in whatever form the caller stores it.
 pub trait Request {
@@ -11,6 +11,6 @@ pub trait Request {
     /// The part after the first `?`.
     fn query(&self) -> Option<&[u8]>;
 
-    /// The value of the first header of that name, ignoring case. `host` is the authority.
+    /// The value of the first header with this name, ignoring case. `host` is the authority.
     fn header(&self, name: &str) -> Option<&[u8]>;
 }

@@ -1,9 +1,9 @@
-//! Rewritten targets and redirections.
+//! Computes rewritten targets and redirections.
 
 use leno_types::routes::{PathChange, Redirect};
 
-/// The new target of a request whose path changes; the query stays. `prefix` is the length of the
-/// path that the rule's prefix match has matched.
+/// The new target of a request whose path changes; the query is kept. `prefix` is how much of the path was matched by
+/// the rule's prefix match.
 #[must_use]
 pub fn target(
     change: &PathChange,
@@ -19,8 +19,8 @@ pub fn target(
     target
 }
 
-/// The changed path. The part after a replaced prefix is joined to the new prefix with one slash,
-/// as in the specification's table for `replacePrefixMatch`.
+/// The changed path. The part after a replaced prefix is joined to the new prefix with one slash, as in the
+/// specification's table for `replacePrefixMatch`.
 fn path(change: &PathChange, path: &[u8], prefix: Option<usize>) -> Vec<u8> {
     let (new, rest) = match change {
         PathChange::Full(new) => (new.as_bytes(), &b""[..]),
@@ -33,7 +33,7 @@ fn path(change: &PathChange, path: &[u8], prefix: Option<usize>) -> Vec<u8> {
     if whole.first() == Some(&b'/') { whole } else { [b"/", &whole[..]].concat() }
 }
 
-/// The original URL of a request, as far as a redirection keeps it.
+/// The parts of a request's original URL that a redirection may keep.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestUrl<'r> {
     /// `http` or `https`.
@@ -48,7 +48,7 @@ pub struct RequestUrl<'r> {
     pub query: Option<&'r [u8]>,
 }
 
-/// The `Location` header of a redirection.
+/// The value of the `Location` header of a redirection.
 #[must_use]
 pub fn location(redirect: &Redirect, place: &RequestUrl<'_>, prefix: Option<usize>) -> Vec<u8> {
     let scheme = redirect.scheme.as_deref().unwrap_or(place.scheme);

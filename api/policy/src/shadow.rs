@@ -1,23 +1,22 @@
-//! Finds matches that no request reaches, because matches of higher precedence take all their
-//! requests.
+//! Finds matches that no request reaches, because matches of higher precedence match all their requests.
 #![expect(clippy::indexing_slicing, reason = "places and rules are of this table")]
 
 use crate::condition::{PathCondition, RuleCondition, TextCondition, ValueCondition};
 use crate::table::{RouteTable, TableRule};
 
-/// How many cases a match is split into, to see whether others together take them all: enough for a
-/// handful of versions in two or three places.
+/// Into how many cases a match may be split, to find out whether several others together match all of them. It is
+/// enough for a few versions in two or three places.
 const MAX_CASES: usize = 256;
 
 /// A match that no request reaches.
 #[derive(Clone, Debug)]
 pub struct ShadowedMatch<'t> {
-    /// Its rule.
+    /// The rule of the match.
     pub rule: &'t TableRule,
-    /// Its position in the rule.
+    /// The position of the match in its rule.
     pub place: usize,
-    /// The matches that take precedence and together take all its requests: their rules, and their
-    /// positions in them, in the order of precedence.
+    /// The matches that take precedence and together match all its requests, in the order of precedence: for each its
+    /// rule, and its position in the rule.
     pub by: Vec<(&'t TableRule, usize)>,
 }
 
@@ -52,25 +51,25 @@ impl RouteTable {
         found
     }
 
-    /// One match before `at` that takes all requests of this one.
+    /// A match before position `at`, and thus of higher precedence, that matches all requests that `condition` matches.
     fn taken_by(&self, condition: &RuleCondition, at: usize) -> Option<u32> {
         let mut rivals = self.rivals(condition).take_while(|rival| (*rival as usize) < at);
         rivals.find(|rival| covers(&self.conditions[*rival as usize], condition))
     }
 
-    /// Several matches that together take all requests of this one, if it can be split into a few
-    /// cases.
+    /// Several matches that together match all requests that `condition` matches, if the condition can be split into a
+    /// few cases.
     fn taken_together(&self, condition: &RuleCondition, at: usize) -> Option<Vec<u32>> {
         let cases = cases(condition).filter(|cases| cases.len() > 1)?;
         cases.iter().map(|case| self.taken_by(case, at)).collect()
     }
 
-    /// The matches that can take a request before this one, in the order of precedence: those of
-    /// the same path, and for prefixes also regular expressions.
+    /// The matches that may match a request that `condition` matches, in the order of precedence: those with the same
+    /// path, and for prefixes also regular expressions.
     fn rivals<'t>(&'t self, condition: &'t RuleCondition) -> impl Iterator<Item = u32> {
         let same = self.same_path(condition);
         let listed = match condition.path {
-            // A split expression has an exact path here, but still ranks after other expressions.
+            // An expression that was split has an exact path here, but still ranks after other expressions.
             PathCondition::Prefix(_) | PathCondition::Exact(_) => self.listed(),
             _ => &[],
         };
@@ -80,8 +79,8 @@ impl RouteTable {
     }
 }
 
-/// The cases of a match: its expressions replaced by each text that they stand for. `None` if there
-/// are too many. Every request of the match belongs to one of the cases.
+/// The cases of a match, in which its expressions are replaced by each text for which they stand. `None` if there are
+/// too many. Every request of the match belongs to one of the cases.
 fn cases(condition: &RuleCondition) -> Option<Vec<RuleCondition>> {
     let mut cases = vec![condition.clone()];
     let mut split = |texts: Option<Vec<Vec<u8>>>, put: &dyn Fn(&mut RuleCondition, Box<[u8]>)| {
@@ -167,7 +166,7 @@ fn path(a: &PathCondition, b: &PathCondition) -> bool {
     }
 }
 
-/// Compares one part of a gRPC path, where `None` matches every value.
+/// Compares one part of a gRPC path. `None` matches every value.
 fn part(a: Option<&TextCondition>, b: Option<&TextCondition>) -> bool {
     match (a, b) {
         (None, _) => true,

@@ -10,45 +10,43 @@ use crate::choice::Choice;
 use crate::decide::Refusal;
 use crate::table::TableRule;
 
-/// The routes that connections to one port of a service are matched against, if they are relayed as
-/// bytes.
+/// The routes for connections to one port of a service that are relayed as bytes.
 ///
-/// The server name in the client's TLS hello decides: an exact name, then the longest `*.` wildcard
-/// above it. A connection without a server name, or with one that no route has, follows the
-/// `TCPRoute`. Of two routes for the same name the older one wins, then the first by
-/// `namespace/name`.
+/// The server name in the client's TLS hello decides: first an exact name, then the longest `*.` wildcard above it. A
+/// connection without a server name, or with a name that no route has, follows the `TCPRoute`. If two routes have the
+/// same name, the older route wins, then the first by `namespace/name`.
 #[derive(Clone, Debug)]
 pub struct StreamTable {
     rules: Vec<TableRule>,
-    /// Rules by exact server name.
+    /// The rules with an exact server name, by this name.
     exact: HashMap<Box<str>, usize>,
-    /// Rules by the part of a wildcard after the `*`.
+    /// The rules with a wildcard, by the part after the `*`.
     below: HashMap<Box<str>, usize>,
     /// The rule for all other connections.
     rest: Option<usize>,
     shadowed: Vec<StreamShadowed>,
 }
 
-/// A route, or a host name of one, that no connection follows.
+/// A route that no connection follows, or a host name of a route that no connection matches.
 #[derive(Clone, Debug)]
 pub struct StreamShadowed {
     /// The route.
     pub route: Arc<Route>,
     /// The name's position among the route's host names; `None` for a `TCPRoute`.
     pub hostname: Option<usize>,
-    /// The route that takes its connections.
+    /// The route that matches its connections instead.
     pub by: Arc<Route>,
 }
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum StreamDecision<'t> {
-    /// No route is for it; it is refused.
+    /// No route matches, so the connection is refused.
     NoRule,
-    /// It goes to this backend: the rule's position in [`StreamTable::rules`], the backend's in the
-    /// rule.
+    /// The connection is sent to this backend. The numbers are the position of the rule in [`StreamTable::rules`] and
+    /// the position of the backend in the rule.
     Backend(usize, usize),
-    /// It is refused: the chosen backend is invalid, or there is none to choose.
+    /// The connection is refused, because the chosen backend is invalid or there is no backend to choose.
     Nowhere(&'t TableRule, Option<InvalidTarget>),
 }
 
@@ -86,14 +84,13 @@ impl StreamTable {
         &self.shadowed
     }
 
-    /// Whether the server name decides, so that the proxy has to wait for the client's first bytes.
+    /// Whether the server name decides, so that the proxy must wait for the client's first bytes.
     #[must_use]
     pub fn asks_for_names(&self) -> bool {
         !self.exact.is_empty() || !self.below.is_empty()
     }
 
-    /// Decides on a connection by the server name of its TLS hello; `None` if there is no hello or
-    /// no name in it.
+    /// Decides about a connection by the server name in its TLS hello; `None` if there is no hello or no name in it.
     #[must_use]
     pub fn decide(&self, server_name: Option<&str>, random: u64) -> StreamDecision<'_> {
         let named = server_name.and_then(|name| self.named(&name.to_ascii_lowercase()));
@@ -116,7 +113,7 @@ impl StreamTable {
     }
 
     fn add(&mut self, route: &Arc<Route>) {
-        // Only one rule per route counts: rules have no conditions that could distinguish them.
+        // Only the first rule of a route is used, because rules have no conditions that could distinguish them.
         if route.rules.is_empty() {
             return;
         }
@@ -153,10 +150,10 @@ impl StreamTable {
 }
 
 impl<'t> StreamDecision<'t> {
-    /// Why the connection is refused; `None` if it is not.
+    /// Why the connection is refused; `None` if it is not refused.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal<'t>> {
-        // A connection has no status; this is the status that a request would get.
+        // A connection has no status, so this is the status that a request would get.
         let refusal = |status, cause, reason: Option<InvalidTarget>, rule| Refusal {
             status,
             cause,

@@ -17,22 +17,21 @@ use crate::list::MatchList;
 use crate::pattern::PatternError;
 use crate::request::Request;
 
-/// The routes that requests to one port of a service are matched against.
+/// The routes for requests to one port of a service.
 ///
-/// A lookup hashes the path once, each prefix of the path down to the deepest prefix of any rule
-/// once, and one header value for each header name that rules of that path require. Regular
-/// expressions and query conditions are tried one by one. The total number of rules does not
-/// matter.
+/// A lookup hashes the path once, each prefix of the path down to the deepest prefix of any rule once, and one header
+/// value for each header name that rules of that path require. Regular expressions and query conditions are tried one
+/// by one. The total number of rules does not matter.
 #[derive(Clone, Debug)]
 pub struct RouteTable {
     kind: RouteKind,
     rules: Vec<TableRule>,
-    /// In the order of precedence.
+    /// All conditions, in the order of precedence.
     pub(crate) conditions: Vec<RuleCondition>,
     ignored: Vec<IgnoredRoute>,
-    /// Conditions by exact path. All lists are in the order of precedence.
+    /// The conditions with an exact path, by this path. All lists are in the order of precedence.
     exact: HashMap<Box<[u8]>, MatchList>,
-    /// Conditions by path prefix, without a trailing slash; for gRPC, by service.
+    /// The conditions with a path prefix, by the prefix without the slash at its end; for gRPC, by service.
     prefixes: HashMap<Box<[u8]>, MatchList>,
     /// The other conditions, whose paths are tried one by one.
     listed: Vec<u32>,
@@ -46,29 +45,29 @@ pub struct TableRule {
     route: Arc<Route>,
     index: usize,
     weights: Weights,
-    /// By its position among the rule's filters.
+    /// The position of its redirection among the rule's filters, if it has one.
     redirect: Option<usize>,
-    /// By its position among the rule's filters.
+    /// The position of its CORS settings among the rule's filters, if it has any.
     cors: Option<usize>,
 }
 
-/// The rule that a request follows.
+/// The rule that a request follows, and how it matched.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchedRule<'t> {
     /// The rule.
     pub rule: &'t TableRule,
-    /// Its position in [`RouteTable::rules`].
+    /// The rule's position in [`RouteTable::rules`].
     pub place: usize,
-    /// The length of the path that its prefix match has matched; `None` for another type of match.
+    /// How much of the path the rule's prefix match has matched; `None` if the match is of another type.
     pub prefix: Option<usize>,
 }
 
-/// A route, or a match of one, that has no effect.
+/// A route, or a match of a route, that has no effect.
 #[derive(Clone, Debug)]
 pub enum IgnoredRoute {
-    /// A route of a more specific kind owns this port (GEP-1294, "Route types").
+    /// A route of a more specific kind applies to this port instead (GEP-1294, "Route types").
     Kind(Arc<Route>),
-    /// A match has an unusable expression.
+    /// A match has an expression that cannot be used.
     Pattern(Arc<Route>, PatternError),
 }
 
@@ -86,31 +85,31 @@ impl TableRule {
         }
     }
 
-    /// Its route.
+    /// The rule's route.
     #[must_use]
     pub fn route(&self) -> &Arc<Route> {
         &self.route
     }
 
-    /// Its position among the rules of its route.
+    /// The rule's position in its route.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Its conditions, filters and backends.
+    /// The rule's conditions, filters and backends.
     #[must_use]
     pub fn rule(&self) -> &RouteRule {
         &self.route.rules[self.index]
     }
 
-    /// The weights of its backends.
+    /// The weights of the rule's backends.
     #[must_use]
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// Its redirection, if it has one.
+    /// The rule's redirection, if it has one.
     #[must_use]
     pub fn redirect(&self) -> Option<&Redirect> {
         match &self.rule().filters[self.redirect?] {
@@ -119,7 +118,7 @@ impl TableRule {
         }
     }
 
-    /// Its CORS settings, if it has any.
+    /// The rule's CORS settings, if it has any.
     #[must_use]
     pub fn cors(&self) -> Option<&Cors> {
         match &self.rule().filters[self.cors?] {
@@ -160,7 +159,7 @@ impl RouteTable {
         Some(table)
     }
 
-    /// The kind of all its routes.
+    /// The kind of all routes in the table.
     #[must_use]
     pub fn kind(&self) -> RouteKind {
         self.kind
@@ -178,8 +177,8 @@ impl RouteTable {
         &self.ignored
     }
 
-    /// The rule that a request follows. `None` means that the request is refused with 404: routes
-    /// replace what would happen without routes (GEP-1294, "Route presence").
+    /// The rule that a request follows. `None` means that the request is refused with 404. If a service has routes,
+    /// they replace what would happen without routes (GEP-1294, "Route presence").
     #[must_use]
     pub fn find(&self, request: &impl Request) -> Option<MatchedRule<'_>> {
         let path = request.path();
@@ -200,8 +199,8 @@ impl RouteTable {
         found.map(|condition| self.found(condition))
     }
 
-    /// The matches with the same exact path, prefix or service as this one, in the order of
-    /// precedence. For a match whose path is tried one by one, all such matches.
+    /// The matches with the same exact path, prefix or service as `condition`, in the order of precedence. If the path
+    /// of `condition` is tried one by one, all matches whose paths are.
     pub(crate) fn same_path(&self, condition: &RuleCondition) -> &[u32] {
         let list = match (&condition.path, condition.path.exact()) {
             (_, Some(path)) => self.exact.get(&path),
@@ -245,7 +244,7 @@ impl RouteTable {
         }
     }
 
-    /// The match of a rule that has none: all requests.
+    /// The match for a rule without matches. It matches all requests.
     fn everything(&self) -> RouteMatch {
         let path = match self.kind {
             RouteKind::Grpc => PathMatch::Grpc { service: None, method: None },
@@ -254,7 +253,7 @@ impl RouteTable {
         RouteMatch { path, ..RouteMatch::default() }
     }
 
-    /// Fills the lists; `conditions` is sorted by precedence.
+    /// Fills the lists. `conditions` is sorted by precedence.
     fn index(&mut self) {
         for (place, condition) in self.conditions.iter().enumerate() {
             let place = u32::try_from(place).expect("a table of 2^32 matches fits in no memory");
@@ -276,8 +275,8 @@ impl RouteTable {
 
     /// The lists of all prefixes of a path, the longest first.
     fn prefixes_of<'t>(&'t self, path: &'t [u8]) -> impl Iterator<Item = &'t MatchList> {
-        // No key has more slashes than `depth`, so a prefix with more slashes need not be looked
-        // up, however many a client sends.
+        // No key has more slashes than `depth`, so a prefix with more slashes need not be looked up, even if a client
+        // sends a path with many slashes.
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         let mut next = slashes.map(|(at, _)| at).nth(self.depth).or(Some(path.len()));
         let ends = std::iter::from_fn(move || {

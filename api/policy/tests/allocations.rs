@@ -1,4 +1,4 @@
-//! A lookup makes no allocation.
+//! Checks that a lookup allocates nothing.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn a_lookup_allocates_nothing() {
         (Get("/b/c/d", "one"), 3),
         (Get("/else", ""), 3),
     ];
-    // The first match of an expression allocates its cache, so only the second round counts.
+    // An expression allocates its cache when it is first matched, so only the second round is checked.
     for counted in [false, true] {
         let before = ALLOCATIONS.get();
         for (request, rule) in &requests {

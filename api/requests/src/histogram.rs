@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-/// Upper bounds of the buckets in seconds: six per decade from 0.1 ms to 10 s, so that a quantile
-/// that is read from them is off by less than a third of its value.
+/// The upper bounds of the buckets in seconds. There are six per decade from 0.1 ms to 10 s, so that a quantile that is
+/// read from them is off by less than a third of its value.
 pub const BUCKET_BOUNDS_S: [f64; 31] = [
     0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007,
     0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0,
     7.0, 10.0,
 ];
 
-/// Buckets, with the one above every bound.
+/// The number of buckets, including the one above every bound.
 pub const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
-/// Number of durations in each bucket.
+/// How many durations each bucket has counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// Durations per bucket, not cumulated. The last bucket is above every bound.
+    /// The number of durations in each bucket alone. The last bucket is for durations above every bound.
     pub counts: [u64; BUCKETS],
-    /// The sum of all, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
@@ -46,7 +46,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// Upper bound and cumulated count of each bucket. The last bound is infinite.
+    /// The upper bound of each bucket, and how many durations are at most as long. The last bound is infinite.
     pub fn cumulated(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = BUCKET_BOUNDS_S.into_iter().chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().scan(0_u64, |total, count| {
@@ -55,27 +55,27 @@ impl Histogram {
         }))
     }
 
-    /// Number of durations counted.
+    /// The number of durations that were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Sum of all durations, in seconds.
+    /// The sum of all durations, in seconds.
     #[must_use]
     pub fn sum_s(&self) -> f64 {
         Duration::from_micros(self.sum_us).as_secs_f64()
     }
 }
 
-/// The bucket that counts a duration.
+/// The bucket in which a duration is counted.
 #[must_use]
 pub fn bucket_of(duration: Duration) -> usize {
     let seconds = duration.as_secs_f64();
     BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)
 }
 
-/// The bucket of a duration, and how much it adds to the sum.
+/// The bucket of a duration, and its microseconds, which are added to the sum.
 pub(crate) fn place_of(duration: Duration) -> (usize, u64) {
     (bucket_of(duration), duration.as_micros().try_into().unwrap_or(u64::MAX))
 }

@@ -1,8 +1,9 @@
 //! Counters of requests in memory that a proxy shares with the aggregator of flows.
 //!
-//! Each worker of a proxy makes one [`WorkerMemory`], an anonymous file, and counts in its [`Row`]s by plain additions: no system
-//! call, no lock, no atomic instruction. The aggregator opens the file through `/proc` and reads the same cells; what
-//! a proxy has counted can still be read after the proxy was killed, for as long as the aggregator has it open.
+//! Each worker of a proxy creates one [`WorkerMemory`], an anonymous file, and counts in its [`Row`]s by plain
+//! additions: without a system call, a lock or an atomic instruction. The aggregator opens the file through `/proc` and
+//! reads the same cells. As long as the aggregator has the file open, it can read the counts even after the proxy was
+//! killed.
 //!
 //! ```text
 //!  worker      Rows::claim(labels) ─► Row ── count ─┐
@@ -11,8 +12,9 @@
 //!                                                   │
 //!  aggregator  Memory::open(/proc/PID/fd/N) ◄───────┘ read_rows
 //! ```
-//! A row is one client, one server and how they are connected; a worker has one writer. Labels are written under a
-//! sequence lock, which the writer never waits for. This crate does not know what counts, nor where sums are kept.
+//! A row is for one client, one server, and how they are connected. Only the worker writes to its memory. Labels are
+//! written under a sequence lock, for which the writer never waits. This crate does not deal with what is counted, or
+//! where sums are kept.
 
 #![cfg_attr(
     not(test),

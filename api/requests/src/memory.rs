@@ -1,4 +1,4 @@
-//! The cells, in memory of this process alone or in a file that others can map.
+//! The cells, in memory of this process or in a file that other processes can map.
 #![expect(unsafe_code, reason = "mmap(2) and munmap(2), and a slice of what was mapped")]
 
 use std::collections::VecDeque;
@@ -16,14 +16,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::rows::MEMORY_CELLS;
 
-/// The name of the file: `/proc/PID/fd` shows it as `/memfd:leno-requests (deleted)`.
+/// The name of the file, which `/proc/PID/fd` shows as `/memfd:leno-requests (deleted)`.
 pub const MEMORY_NAME: &str = "leno-requests";
 
-/// What the file can no longer do: change its size, which would end a process that has it mapped, and lose these seals.
+/// The seals of the file: its size cannot change, because that would crash processes that have it mapped, and the seals
+/// cannot be removed.
 pub const SEALS: SealFlag =
     SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
-/// Since Linux 6.3, where an administrator can require it (vm.memfd_noexec).
+/// `MFD_NOEXEC_SEAL`, since Linux 6.3. An administrator can make it mandatory (vm.memfd_noexec).
 const NOT_EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(8);
 
 /// The length of the file.
@@ -53,13 +54,13 @@ enum Cells {
     Mapped(NonNull<AtomicU64>),
 }
 
-// SAFETY: the mapping belongs to this value, and all of its cells are atomic.
+// SAFETY: the mapping belongs to this value, and all its cells are atomic.
 unsafe impl Send for WorkerMemory {}
-// SAFETY: as above.
+// SAFETY: the same reason as above.
 unsafe impl Sync for WorkerMemory {}
 
 impl WorkerMemory {
-    /// Memory that no other process reads.
+    /// Memory that only this process can read.
     #[must_use]
     pub fn private() -> Self {
         let cells = (0..MEMORY_CELLS).map(|_| AtomicU64::new(0)).collect();
@@ -69,7 +70,7 @@ impl WorkerMemory {
     /// Memory in a file without a path, which this process keeps open.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses the file or the mapping.
     pub fn shared() -> io::Result<Self> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = match memfd_create(MEMORY_NAME, flags | NOT_EXECUTABLE) {
@@ -83,10 +84,11 @@ impl WorkerMemory {
         Ok(Self { cells, file: Some((file.into(), Instant::now())) })
     }
 
-    /// The memory of another process, to be read. `file` is one that [`WorkerMemory::shared`] made: another one is refused.
+    /// The memory of another process, for reading. `file` must have been created by [`WorkerMemory::shared`]; any other
+    /// file is refused.
     ///
     /// # Errors
-    /// If its size can still change or is another one, or the kernel refuses.
+    /// If the file's size is wrong or can still change, or if the kernel refuses the mapping.
     pub fn open(file: &File) -> io::Result<Self> {
         let seals = fcntl(file, FcntlArg::F_GET_SEALS)?;
         let other = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -99,12 +101,12 @@ impl WorkerMemory {
         Ok(Self { cells: Cells::Mapped(map(file, libc::PROT_READ)?), file: None })
     }
 
-    /// The cells. Those of another process must not be written.
+    /// The cells. The cells of another process must not be written.
     pub(crate) fn cells(&self) -> &[AtomicU64] {
         match &self.cells {
             Cells::Own(cells) => cells,
-            // SAFETY: the mapping is page-aligned, has this length, lives as long as `self`, and the file cannot become
-            // shorter. Writers use atomic cells, too.
+            // SAFETY: the mapping is aligned to a page, has this length, and exists as long as `self`; the file cannot
+            // become shorter. Writers use atomic cells, too.
             Cells::Mapped(at) => unsafe { std::slice::from_raw_parts(at.as_ptr(), MEMORY_CELLS) },
         }
     }
@@ -113,7 +115,8 @@ impl WorkerMemory {
 impl Drop for WorkerMemory {
     fn drop(&mut self) {
         if let Cells::Mapped(at) = self.cells {
-            // SAFETY: it was mapped with this length, and no slice of it lives any more. It cannot fail for a mapping.
+            // SAFETY: the pages were mapped with this length, and no slice of them exists any more. Unmapping an
+            // existing mapping cannot fail.
             let _ = unsafe { libc::munmap(at.as_ptr().cast(), BYTES) };
         }
         if let Some((file, made)) = self.file.take() {
@@ -138,7 +141,7 @@ fn keep(file: OwnedFd, made: Instant) {
 }
 
 fn map(file: &File, protection: libc::c_int) -> io::Result<NonNull<AtomicU64>> {
-    // SAFETY: a new mapping at an address that the kernel chooses; the descriptor lives through the call.
+    // SAFETY: this creates a mapping at an address that the kernel chooses; the descriptor is open during the call.
     let at = unsafe {
         libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };

@@ -1,4 +1,4 @@
-//! One row: a client, a server, and the requests between them.
+//! A row: a client, a server, and the counts of the requests between them.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,15 +8,16 @@ use std::time::Duration;
 use crate::histogram::{BUCKETS, Histogram, place_of};
 use crate::rows::Rows;
 
-/// Classes of statuses: those of no class, then `1xx` to `5xx`.
+/// The number of classes of statuses: one for each of `1xx` to `5xx`, preceded by one for all other statuses.
 pub const CLASSES: usize = 6;
-/// gRPC statuses, and one for all that gRPC does not define.
+/// The number of gRPC statuses that are counted separately. The last one stands for all statuses that gRPC does not
+/// define.
 pub const GRPC_STATUSES: usize = 18;
-/// Bytes of the labels of a row, with what separates them.
+/// The largest size of the labels of a row, in bytes, including separators.
 pub const LABEL_BYTES: usize = 512;
 
-/// Cells of a row: the number of its claim, the length of the labels, the labels, counters. Kilobytes, so that rows do
-/// not share cache lines.
+/// The number of cells of a row: the number of its claim, the length of the labels, the labels, and the counters. The
+/// size is a whole kilobyte, so that rows do not share cache lines.
 pub(crate) const ROW_CELLS: usize = 128;
 pub(crate) const CLAIM: usize = 0;
 const LABELS_LENGTH: usize = 1;
@@ -27,30 +28,30 @@ const DURATION_SUM: usize = GRPC + GRPC_STATUSES;
 const BUCKET: usize = DURATION_SUM + 1;
 const _: () = assert!(BUCKET + BUCKETS <= ROW_CELLS);
 
-/// What separates labels, which no name contains.
+/// The separator of labels, which no name contains.
 const SEPARATOR: char = '\0';
 
-/// What a row is of. All texts are as in the labels of the proxy's own metrics.
+/// The labels of a row. All texts are as in the labels of the proxy's own metrics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Labels<T> {
-    /// `inbound` if the server's proxy counts, `outbound` if the client's does.
+    /// `inbound` if the server's proxy counts, `outbound` if the client's proxy counts.
     pub direction: T,
     /// The client.
     pub client: T,
-    /// Its namespace.
+    /// The client's namespace.
     pub client_namespace: T,
     /// The server.
     pub server: T,
-    /// Its namespace.
+    /// The server's namespace.
     pub server_namespace: T,
     /// The service through which the client called.
     pub service: T,
-    /// `true` if the connection between the proxies is mTLS, else `false`.
+    /// `true` if the connection between the proxies is mTLS, otherwise `false`.
     pub mtls: T,
 }
 
 impl<T: AsRef<str>> Labels<T> {
-    /// All of them, in the order of the fields.
+    /// All labels, in the order of the fields.
     pub fn all(&self) -> [&str; 7] {
         let Self { direction, client, client_namespace, server, server_namespace, service, mtls } =
             self;
@@ -58,7 +59,7 @@ impl<T: AsRef<str>> Labels<T> {
             .map(AsRef::as_ref)
     }
 
-    /// As they are in a row and in the kernel's table. `None` if they are too long.
+    /// The labels in the form in which a row and the kernel's table store them. `None` if they are too long.
     #[must_use]
     pub fn to_text(&self) -> Option<String> {
         let text = self.all().join(&SEPARATOR.to_string());
@@ -67,7 +68,7 @@ impl<T: AsRef<str>> Labels<T> {
 }
 
 impl<T: AsRef<str>> Labels<T> {
-    /// The names, in the order of the fields.
+    /// The names of the labels, in the order of the fields.
     pub const NAMES: [&str; 7] = [
         "direction",
         "client",
@@ -78,7 +79,8 @@ impl<T: AsRef<str>> Labels<T> {
         "mtls",
     ];
 
-    /// What it is counted as where there are too many: of these labels the direction and the encryption alone.
+    /// The labels of a row that counts all edges for which there is no row of their own. Only the direction and the
+    /// encryption of these labels are kept.
     #[must_use]
     pub fn other(&self) -> Labels<String> {
         let other = || "other".to_owned();
@@ -95,7 +97,7 @@ impl<T: AsRef<str>> Labels<T> {
 }
 
 impl Labels<String> {
-    /// Reads them. `None` if the text is not of the form: another process wrote it.
+    /// Parses labels. `None` if the text is malformed, because another program wrote it.
     #[must_use]
     pub fn of_text(text: &str) -> Option<Self> {
         let mut parts = text.split(SEPARATOR).map(ToOwned::to_owned);
@@ -115,7 +117,7 @@ impl Labels<String> {
     }
 }
 
-/// Where one edge of a worker is counted. Dropping it frees the row for another edge.
+/// The row in which one edge of a worker is counted. Dropping it frees the row for another edge.
 #[derive(Debug)]
 pub struct Row {
     rows: Rc<Rows>,
@@ -127,7 +129,7 @@ impl Row {
         Self { rows, number }
     }
 
-    /// Counts a request that was answered with this status after this time.
+    /// Counts a request that was answered with this status after this duration.
     pub fn request(&self, status: u16, duration: Duration) {
         let cells = self.cells();
         let class = usize::from(status.checked_div(100).unwrap_or_default());
@@ -144,7 +146,7 @@ impl Row {
         add(self.cells(), GRPC.saturating_add(place), 1);
     }
 
-    /// How long its requests took.
+    /// The durations of the requests in this row.
     #[must_use]
     pub fn durations(&self) -> Histogram {
         durations(self.cells())
@@ -161,22 +163,23 @@ impl Drop for Row {
     }
 }
 
-/// What one row has counted.
+/// The counts of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestCounts {
-    /// Tells the row from every other one of this memory that had its place before or has it later.
+    /// Identifies the use of the row: the number differs from that of every earlier or later use of any row of this
+    /// memory.
     pub claim: u64,
-    /// The labels, as [`Labels::of_text`] reads them.
+    /// The labels, in the form that [`Labels::of_text`] reads.
     pub labels: String,
     /// Requests by the class of their status.
     pub classes: [u64; CLASSES],
-    /// gRPC calls by their status; the last one is all that gRPC does not define.
+    /// gRPC calls by their status; the last element counts all statuses that gRPC does not define.
     pub grpc: [u64; GRPC_STATUSES],
-    /// How long they took.
+    /// The durations of the requests.
     pub durations: Histogram,
 }
 
-/// One writer: a load and a store are an addition.
+/// Adds to a cell by a load and a store, which suffices because there is only one writer.
 fn add(cells: &[AtomicU64], place: usize, count: u64) {
     if let Some(cell) = cells.get(place) {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
@@ -196,7 +199,7 @@ fn durations(cells: &[AtomicU64]) -> Histogram {
     Histogram { counts: numbers(cells, BUCKET), sum_us }
 }
 
-/// Writes labels into a row, and zero into its counters.
+/// Writes labels into a row, and sets its counters to zero.
 pub(crate) fn label(cells: &[AtomicU64], text: &str, claim: u64) {
     let mut bytes = [0; LABEL_BYTES];
     if let Some(part) = bytes.get_mut(..text.len()) {
@@ -209,7 +212,7 @@ pub(crate) fn label(cells: &[AtomicU64], text: &str, claim: u64) {
     }
 }
 
-/// Reads a row; `None` if it is free, or is not of the form.
+/// Reads a row; `None` if it is free or malformed.
 pub(crate) fn read(cells: &[AtomicU64]) -> Option<RequestCounts> {
     let [claim, length] = numbers(cells, CLAIM);
     if claim == 0 {

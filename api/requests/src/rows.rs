@@ -1,4 +1,4 @@
-//! The rows of one memory: which are free, and reading all of them.
+//! The rows of one memory: finds free rows, and reads all rows.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::RandomState;
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::memory::WorkerMemory;
 use crate::row::{Labels, ROW_CELLS, RequestCounts, Row, label, read};
 
-/// Most rows of a worker: its 256 edges, and the edges named `other`.
+/// How many rows a worker may have: one for each of its 256 edges, and for the edges named `other`.
 pub const MAX_ROWS: usize = 264;
 
-/// Cells of the memory: one row's for the header.
+/// Cells of the memory. The header takes as many as one row.
 pub(crate) const MEMORY_CELLS: usize = (MAX_ROWS + 1) * ROW_CELLS;
 
 /// The header: the layout, the identity of the memory, the sequence lock of labels, and how many rows were ever used.
@@ -22,12 +22,12 @@ const IDENTITY: usize = 1;
 const SEQUENCE: usize = 2;
 const USED: usize = 3;
 
-/// Raised with every change of the layout: "leno" and a number.
+/// The number of this layout: "leno" and a number, which increases with every change.
 const THIS_LAYOUT: u64 = 0x6c65_6e6f_0000_0001;
-/// How often a reader tries again while the writer changes labels, which takes it less than a microsecond.
+/// How often a reader tries again while the writer changes labels, which takes less than a microsecond.
 const TRIES: usize = 64;
 
-/// The rows that a worker counts in.
+/// The rows in which a worker counts.
 #[derive(Debug)]
 pub struct Rows {
     memory: WorkerMemory,
@@ -65,7 +65,7 @@ impl Drop for WorkerRows {
 }
 
 impl Rows {
-    /// Rows in this memory, which has none yet.
+    /// Creates the rows in new memory.
     #[must_use]
     pub fn new(memory: WorkerMemory) -> Rc<Self> {
         let identity = RandomState::new().hash_one(std::process::id()) | 1;
@@ -78,8 +78,8 @@ impl Rows {
         Rc::new(Self { memory, free, claims: Cell::new(0), ended: Cell::new(false) })
     }
 
-    /// A row for these labels, with zero in its counters. Without labels if these are too long to be read by others.
-    /// `None` if all rows are taken.
+    /// A row for these labels, with zero in its counters. If the labels are too long, the row has none, and other
+    /// processes ignore it. `None` if all rows are taken.
     pub fn claim<T: AsRef<str>>(self: &Rc<Self>, labels: &Labels<T>) -> Option<Row> {
         let number = self.free.borrow_mut().pop()?;
         let claim = self.claims.get().saturating_add(1);
@@ -109,7 +109,7 @@ impl Rows {
         cells_of(&self.memory, number)
     }
 
-    /// Changes labels, so that a reader sees those before or those after it.
+    /// Changes labels so that a reader sees either the old or the new ones.
     fn change(&self, change: impl FnOnce()) {
         let Some(sequence) = self.memory.cells().get(SEQUENCE) else { return };
         let before = sequence.load(Ordering::Relaxed);
@@ -121,7 +121,8 @@ impl Rows {
 }
 
 impl WorkerMemory {
-    /// Tells it from the memory of every other worker; `None` if it is of another layout, or is not ready.
+    /// A number that identifies the memory of this worker; `None` if the memory has another layout, or is not
+    /// initialised yet.
     #[must_use]
     pub fn identity(&self) -> Option<u64> {
         let cell = |place: usize| self.cells().get(place).map(|cell| cell.load(Ordering::Acquire));
@@ -131,7 +132,7 @@ impl WorkerMemory {
         cell(IDENTITY)
     }
 
-    /// What every row has counted; `None` if the writer was changing labels all the time.
+    /// The counts of all rows; `None` if the writer changed labels during every attempt.
     #[must_use]
     pub fn read_rows(&self) -> Option<Vec<RequestCounts>> {
         let sequence = self.cells().get(SEQUENCE)?;
@@ -249,7 +250,7 @@ mod tests {
                 }
                 seen
             });
-            // The writer's end of the same memory.
+            // Writes to the same memory as a worker would.
             let sequence = &memory.cells()[SEQUENCE];
             memory.cells()[USED].store(1, Ordering::Relaxed);
             for claim in 1..20_000_u64 {

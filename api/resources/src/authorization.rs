@@ -19,8 +19,8 @@ use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 use crate::traffic::{PolicyTarget, meaning::source};
 
-/// Most rules of one policy, and most entries of each list in it: each is compared with clients or
-/// requests.
+/// The largest number of rules of one policy, and of entries of each list in it. Clients or requests are compared with
+/// each of them.
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
 
 pub use external::{
@@ -107,8 +107,8 @@ pub struct TokenIssuerSpec {
     pub claim_headers: Vec<ClaimHeaderSpec>,
 }
 
-/// Removes everything but keys of tokens from a `Secret`, annotations among it, in which `kubectl` keeps what was applied. The
-/// keys are in `data` then.
+/// Removes everything but keys of tokens from a `Secret`. Annotations are removed, too, because `kubectl` stores the
+/// applied object in one. The keys are then in `data`.
 pub fn only_keys(secret: &mut Secret) {
     let ObjectMeta { name, namespace, .. } = std::mem::take(&mut secret.metadata);
     secret.metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
@@ -182,7 +182,8 @@ pub struct AuthorizationRule {
     pub claims: Vec<ClaimSpec>,
 }
 
-/// An empty list would match everything, as no list does; who writes one may mean nothing.
+/// Rejects an empty list. It would match everything, like a missing list, but its author probably meant that it matches
+/// nothing.
 fn not_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -322,8 +323,8 @@ pub struct GrpcSpec {
 }
 
 impl AuthorizationPolicy {
-    /// What it means in a mesh of this trust domain, for every port of the workload. Texts that are
-    /// invalid match nothing.
+    /// The meaning of the policy in a mesh of this trust domain, for every port of the workload. Invalid texts match
+    /// nothing.
     #[must_use]
     pub fn policy(&self, mesh: &TrustDomain) -> meaning::AuthorizationPolicy {
         let namespace = &self.metadata.namespace;
@@ -356,23 +357,23 @@ impl AuthorizationPolicy {
         }
         let external = self.spec.external.as_ref();
         let meant = external.and_then(|external| external.authorizer(&self.metadata.namespace));
-        // Without one that can be asked, no request is permitted.
+        // If no authorizer can be reached with these settings, no request is permitted.
         Some(meant.unwrap_or_else(ExternalAuthorizer::none).into())
     }
 }
 
-/// Whether a text is a set of keys that verify tokens. Returns why keys of it are not used: these are published with what signs
-/// tokens.
+/// Checks that a text is a set of keys that verify tokens. Returns why some of its keys are not used: those with which
+/// tokens can be signed.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the text is not such a set.
 pub fn check_key_set(text: &str) -> Result<Vec<String>, String> {
     let set = jwks::parse(text).map_err(|error| error.to_string())?;
     Ok(set.secrets.iter().map(ToString::to_string).collect())
 }
 
 impl TokenIssuerSpec {
-    /// Keys that cannot be read verify nothing.
+    /// The issuer, as proxies use it. Keys that cannot be parsed verify nothing.
     fn issuer(&self) -> TokenIssuer {
         TokenIssuer {
             issuer: self.issuer.as_str().into(),
@@ -403,7 +404,7 @@ impl ClaimSpec {
 }
 
 impl ClientSpec {
-    /// Whether it says something of the identity.
+    /// Whether the condition is on the client's identity.
     pub(crate) fn has_identity(&self) -> bool {
         !self.identities.is_empty()
             || !self.trust_domains.is_empty()

@@ -1,22 +1,19 @@
-//! Numbers that are refused with the bounds of their field, and not with those of their type.
+//! Parses numbers. An error names the bounds of the field, and not those of its type.
 
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
-/// Numbers from here on are shown in short.
+/// Numbers from here on are printed with an exponent.
 const TOO_LARGE: f64 = 1e15;
 
-/// Reads a number for a field that takes `LEAST` to `MOST`. Numbers of the type beyond these bounds are read: the
-/// checks of a document refuse them, and an object that is stored already stays readable.
-///
-/// # Errors
-/// The bounds, for every other number.
+/// Parses a number for a field that accepts `LEAST` to `MOST`. Whole numbers outside of these bounds are parsed if they
+/// fit the type: the checks of a document refuse them later, and an object that is already stored stays readable.
 pub(crate) fn number<'de, D: Deserializer<'de>, const LEAST: u32, const MOST: u32>(
     deserializer: D,
 ) -> Result<u32, D::Error> {
-    // With this method a deserializer passes numbers of every kind.
+    // This method makes a deserializer pass numbers of every kind.
     deserializer.deserialize_f64(Number::<LEAST, MOST>)
 }
 
@@ -45,7 +42,7 @@ impl<const LEAST: u32, const MOST: u32> Visitor<'_> for Number<LEAST, MOST> {
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<u32, E> {
-        // A whole number that does not fit into 64 bits is read as one with a fraction.
+        // A whole number that does not fit into 64 bits is parsed as one with a fraction.
         Err(match number.abs() < TOO_LARGE {
             true => E::custom(format_args!("{number:?} is not a whole number")),
             false => E::custom(format_args!("{number:e} is not from {LEAST} to {MOST}")),

@@ -31,12 +31,12 @@ use crate::tree::{TreeNode, TreeValue};
 
 /// The prefix of Leno's own annotations and labels.
 const OWN_PREFIX: &str = "leno.dev/";
-/// Settings with the name of an object.
+/// Settings whose value is the name of an object.
 const NAMES: [&str; 3] = [USE_WAYPOINT_LABEL, USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_LABEL];
 
-/// Checks one object; `node` is the document that it was decoded from. If parts of the document
-/// were rejected, it is not `whole`, and only values that are present are checked: a field that
-/// seems to be missing may be one of the rejected parts.
+/// Checks one object. `node` is the document from which it was decoded. `whole` is false if parts of the document were
+/// rejected. Then only values that are present are checked, because a field that seems to be missing may be one of the
+/// rejected parts.
 pub(crate) fn object(
     object: &Object,
     file: &Arc<str>,
@@ -248,7 +248,7 @@ impl Check<'_> {
             }
             match allowed_values(key) {
                 None => {
-                    // Compared without the prefix, which alone would make short names similar.
+                    // The prefix is not compared, because it would make all short names seem similar.
                     let own = |key: &'static str| key.strip_prefix(OWN_PREFIX);
                     let known = SETTINGS.iter().copied().filter_map(own);
                     let meant = leno_types::nearest(&key[OWN_PREFIX.len()..], known)

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Zoned;
 use k8s_openapi::jiff::civil::DateTime;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The fields of a schedule, each with what may be written in it; the first may be left out.
+/// The fields of a schedule, each with its permitted values; the first may be omitted.
 const FIELDS: [(&str, &str); 6] = [
     ("second", "0 to 59"),
     ("minute", "0 to 59"),
@@ -18,7 +18,7 @@ const FIELDS: [(&str, &str); 6] = [
 ];
 /// Words for common schedules.
 const NAMED: [&str; 6] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@hourly"];
-/// From when it is looked whether a schedule ever comes: a leap year follows.
+/// The time from which to search for a run, to check that a schedule ever has one: a leap year follows.
 const BEGINNING: DateTime = DateTime::constant(2024, 1, 1, 0, 0, 0, 0);
 
 /// Has the command of a workload run at set times, and end each time.
@@ -65,13 +65,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The first time after `time`; `None` at the end of time.
+    /// The first time after `time`; `None` if there is none within the supported range.
     #[must_use]
     pub fn after(&self, time: &Zoned) -> Option<Zoned> {
         self.times.find_next_occurrence(time, false).ok()
     }
 
-    /// The last time that is not after `time`; `None` at the beginning of time.
+    /// The last time that is not after `time`; `None` if there is none within the supported range.
     #[must_use]
     pub fn until(&self, time: &Zoned) -> Option<Zoned> {
         self.times.find_previous_occurrence(time, true).ok()
@@ -93,7 +93,7 @@ fn parsed(text: &str) -> Result<croner::Cron, croner::errors::CronError> {
     CronParser::builder().year(Year::Disallowed).build().parse(text)
 }
 
-/// What is wrong with a text that is no schedule, and what to write.
+/// The error for a text that is not a schedule, with advice on what to write.
 fn wrong(text: &str) -> String {
     if text.starts_with('@') {
         return format!("write one of {}, or fields such as */5 * * * *", NAMED.join(", "));
@@ -183,7 +183,7 @@ mod tests {
             ("*/20 * * * * *", "2026-01-01T00:00:00", "2026-01-01T00:00:20"),
             ("0 3 * * MON-FRI", "2026-01-02T03:00:00", "2026-01-05T03:00:00"),
             ("0 0 29 2 *", "2026-01-01T00:00:00", "2028-02-29T00:00:00"),
-            // Either day, where both are restricted.
+            // If both kinds of days are restricted, either suffices.
             ("0 0 13 * FRI", "2026-01-01T00:00:00", "2026-01-02T00:00:00"),
             ("@hourly", "2026-01-01T00:00:01", "2026-01-01T01:00:00"),
         ] {

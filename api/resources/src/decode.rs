@@ -13,7 +13,7 @@ use crate::check::did_you_mean;
 use crate::problem::Position;
 use crate::tree::{TreeKey, TreeNode, TreeValue};
 
-/// Most failures that one document reports: the document is decoded again for each.
+/// The largest number of failures that are reported for one document. The document is decoded again after each failure.
 const MAX_FAILURES: usize = 20;
 
 /// The result of decoding a document.
@@ -29,10 +29,10 @@ pub(crate) struct Decoded<T> {
 /// A part of a document that does not fit its type.
 #[derive(Clone, Debug)]
 pub(crate) struct DecodeFailure {
-    /// Its position and path, once known: the innermost node sets it.
+    /// The position and the path of the part. The innermost node sets it; until then it is `None`.
     pub(crate) at: Option<(Position, String)>,
     pub(crate) reason: String,
-    /// The missing field, if one is missing.
+    /// The name of the missing field, if the failure is that a field is missing.
     missing: Option<&'static str>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct DecodeFailure {
 pub(crate) struct UnknownField {
     pub(crate) place: Position,
     pub(crate) path: String,
-    /// A similar field of the type.
+    /// The field of the type that the user probably meant.
     pub(crate) meant: Option<&'static str>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn decode<T: DeserializeOwned>(node: &TreeNode) -> Decoded<T> {
         };
         let (_, path) = failure.at.get_or_insert_with(|| (node.place, String::new())).clone();
         let lacks = failure.missing.map(|field| joined(&path, field));
-        // Do not report a field that was misspelt, or removed by an earlier round: that is reported
+        // Do not report a missing field that was misspelt, or removed by an earlier round, because that is reported
         // already.
         let misspelt = |lacked: &String| decoded.unknown.iter().any(|one| one.means(lacked));
         if !lacks.is_some_and(|lacked| left_out.contains(&lacked) || misspelt(&lacked)) {
@@ -95,8 +95,8 @@ fn joined(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }
 
-/// Marks the part of `node` at `path`, so that it is not decoded; false if there is no such part.
-/// `at` is the path of `node`.
+/// Marks the part of `node` that is at `path`, so that it is not decoded. Returns false if there is no such part. `at`
+/// is the path of `node` itself.
 fn leave_out(node: &mut TreeNode, at: &str, path: &str) -> bool {
     if at == path {
         node.value = TreeValue::Reported;
@@ -117,14 +117,14 @@ fn leave_out(node: &mut TreeNode, at: &str, path: &str) -> bool {
 }
 
 impl UnknownField {
-    /// Whether it is a misspelling of the field at `path`.
+    /// Whether the unknown field is a misspelling of the field at `path`.
     fn means(&self, path: &str) -> bool {
         let parent = self.path.rsplit_once('.').map_or("", |(parent, _)| parent);
         self.meant.is_some_and(|meant| joined(parent, meant) == path)
     }
 }
 
-/// A number as a user would write it: without hundreds of digits.
+/// A number as a user would write it, without hundreds of digits.
 struct Shown(f64);
 
 impl fmt::Display for Shown {
@@ -223,7 +223,7 @@ impl<'de> NodeDeserializer<'de, '_> {
         ))))
     }
 
-    /// How to write a value of another form as the expected one; empty where that is not plain.
+    /// Advice on how to write a value in the expected form; empty if that is not obvious.
     fn advice(&self, expected: &str) -> String {
         match (expected, &self.node.value) {
             ("a text", TreeValue::Null | TreeValue::List(_) | TreeValue::Map(_)) => String::new(),
@@ -239,7 +239,7 @@ impl<'de> NodeDeserializer<'de, '_> {
         }
     }
 
-    /// A whole number within the bounds of its type.
+    /// Decodes a whole number within the bounds of its type.
     fn integer<V: Visitor<'de>>(
         self,
         bounds: std::ops::RangeInclusive<i128>,
@@ -467,7 +467,7 @@ impl<'de> de::SeqAccess<'de> for ListAccess<'de, '_> {
     }
 }
 
-/// Whether a text is words that need no quotes in a list.
+/// Whether a text consists of words that need no quotes in a list.
 fn is_plain_words(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./ ".contains(c);
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')

@@ -20,7 +20,7 @@ const FILE: &str =
 const HEAD: &str =
     "# Made from api/resources by `LENO_UPDATE=1 cargo test -p leno-resources definitions`.\n";
 
-/// Characters of an IPv6 address that ends as an IPv4 address does.
+/// The length of the longest IPv6 address, which ends with an IPv4 address.
 const LONGEST_ADDRESS: usize = 45;
 
 struct Definition {
@@ -33,17 +33,17 @@ struct Definition {
     status: Option<Value>,
 }
 
-/// What `kubectl get` prints of an object.
+/// A column that `kubectl get` prints for an object.
 struct Column {
     name: &'static str,
     kind: &'static str,
     path: &'static str,
-    /// Whether it is printed with `-o wide` only.
+    /// Whether the column is only printed with `-o wide`.
     wide: bool,
 }
 
 const TARGET: Column = text("Target", ".spec.targetRefs[*].name");
-/// Of several targets the first counts: the control plane puts those that fail first.
+/// If there are several targets, the column shows the first: the control plane lists failing targets first.
 const ACCEPTED: Column =
     text("Accepted", r#".status.ancestors[*].conditions[?(@.type=="Accepted")].status"#);
 const PROGRAMMED: Column =
@@ -174,7 +174,7 @@ impl Definition {
             },
         });
         if self.status.is_some() {
-            // A right to the resource does not include its status, which requires a right to the subresource
+            // Permission for the resource does not include its status, which needs permission for the subresource
             // `status`.
             document["spec"]["versions"][0]["subresources"] = json!({"status": {}});
         }
@@ -262,7 +262,7 @@ fn make_structural(schema: &mut Value) {
         fields.remove("format");
     }
     if fields.get("format") == Some(&json!("ip")) {
-        // The API server knows formats of one family alone, and warns of any other.
+        // The API server only knows formats for a single address family, and warns about any other format.
         fields.remove("format");
         fields.insert("pattern".to_owned(), json!("^[0-9A-Fa-f:.]+$"));
         fields.insert("maxLength".to_owned(), json!(LONGEST_ADDRESS));
@@ -314,7 +314,7 @@ fn definitions_are_those_of_the_types() {
     assert!(there == wanted, "{FILE} is of other types: {HEAD}");
 }
 
-/// Every field of the documents is in the schema: an API server drops unknown fields.
+/// Every field of the documents is in the schema, because an API server drops unknown fields.
 #[test]
 fn schemas_have_what_documents_have() {
     let policies = definitions().into_iter().find(|one| one.kind == "TrafficPolicy").unwrap();
@@ -329,8 +329,8 @@ fn schemas_have_what_documents_have() {
     assert!(spec["required"].is_null());
 }
 
-/// kubectl warned of a format of addresses when the definitions were applied: an API server warns of any that it does not
-/// know (apiextensions-apiserver, `supportedFormats`).
+/// Regression: kubectl printed a warning about the format of addresses when the definitions were applied. An API server
+/// warns about every format that it does not know (apiextensions-apiserver, `supportedFormats`).
 #[test]
 fn definitions_have_only_formats_that_an_api_server_knows() {
     let text = std::fs::read_to_string(FILE).unwrap();

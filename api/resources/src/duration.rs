@@ -6,9 +6,9 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Most digits of one unit (GEP-2257).
+/// The largest number of digits before a unit (GEP-2257).
 const MAX_DIGITS: usize = 5;
-/// Most units (GEP-2257).
+/// The largest number of units in a duration (GEP-2257).
 const MAX_UNITS: usize = 4;
 
 /// A length of time: `1h30m`, `10s`, `250ms`.
@@ -18,10 +18,10 @@ pub struct Duration(pub std::time::Duration);
 /// Why a text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// It is a number without a unit.
+    /// The text is a number without a unit.
     #[error("{0} has no unit: write a duration, such as 10s")]
     NoUnit(String),
-    /// It has another form.
+    /// The text is not a duration.
     #[error(
         "{0:?} is not a duration: write whole numbers with h, m, s or ms, such as 1h30m or 10s"
     )]
@@ -47,7 +47,7 @@ impl FromStr for Duration {
             }
             let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
             rest = &rest[digits..];
-            // `ms` goes before `m`, because `m` is a prefix of it.
+            // `ms` is tried before `m`, because `m` is a prefix of it.
             let (unit, milliseconds) = [("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)]
                 .into_iter()
                 .find(|(unit, _)| rest.starts_with(unit))

@@ -1,4 +1,4 @@
-//! `PodExemption`: pods that may set less than their namespace says.
+//! `PodExemption`: pods that may have less strict settings than their namespace requires.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::metadata::Metadata;
 
-/// Most exemptions of one namespace that count, the first by name: each is matched against each pod that is made.
+/// The largest number of exemptions per namespace that take effect, in the order of their names. Each is compared with
+/// every pod that is created.
 pub const MAX_EXEMPTIONS: usize = 64;
 
 /// Lets pods of its namespace set less than the namespace says, `leno.dev/v1alpha1`. Who may write it is decided by
@@ -55,7 +56,7 @@ pub enum ExemptSetting {
 }
 
 impl PodExemption {
-    /// Whether a pod with these labels may set this for itself.
+    /// Whether a pod with these labels may use this setting for itself.
     #[must_use]
     pub fn exempts<'a>(
         &self,

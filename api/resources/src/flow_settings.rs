@@ -1,24 +1,26 @@
-//! Values of the settings of accounting for flows.
+//! Parses settings of the accounting for flows.
 
 use crate::FLOW_MAP_SIZE_ANNOTATION;
 
-/// Most flows that a table may hold, and most changes that may wait for their reader.
+/// The largest number of flows in a table, and of changes that may wait for their reader.
 pub const MAX_FLOW_SIZE: u32 = 1 << 20;
 /// The kernel memory of a flow in the table, and of a change that waits, in bytes.
 const FLOW_BYTES: u64 = 152;
 const CHANGE_BYTES: u64 = 104;
 
-/// The share of the machine's CPU time that a text such as `0.2%` names, above 0 and at most 1; `None` if it names none.
+/// Parses a share of the machine's CPU time such as `0.2%`: above 0 and at most 1. `None` if the text is not such a
+/// share.
 #[must_use]
 pub fn cpu_share(text: &str) -> Option<f64> {
     let percent = text.strip_suffix('%')?.parse::<f64>().ok()?;
     (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
 }
 
-/// The value of `leno.dev/flow-map-size` or `leno.dev/flow-ring-size`.
+/// Parses the value of `leno.dev/flow-map-size` or `leno.dev/flow-ring-size`.
 ///
 /// # Errors
-/// It is no number, 0, or above the bound; then with the kernel memory that it would take.
+/// The text is not a number, or the number is 0 or too large. In the last case the message names the kernel memory that
+/// it would take.
 pub fn flow_size(key: &str, text: &str) -> Result<u32, String> {
     let (what, bytes) = match key {
         FLOW_MAP_SIZE_ANNOTATION => ("flows", FLOW_BYTES),

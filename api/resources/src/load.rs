@@ -1,4 +1,4 @@
-//! Documents from files, directories and standard input.
+//! Reads documents from files, directories and standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::parse::{Documents, duplicates, parse};
 use crate::problem::{Position, Problem};
 
-/// Largest file read, in MiB: 10,000 endpoints take about 4 MiB.
+/// The size of the largest file that is read, in MiB. A file with 10,000 endpoints has about 4 MiB.
 const MAX_FILE_MIB: u64 = 32;
-/// The same in bytes.
+/// [`MAX_FILE_MIB`] in bytes.
 const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
-/// What is said of a path that is no file.
+/// The error for a path that is not a file.
 const ENDLESS: &str =
     "is a pipe, a socket or a device: put a file there, or name `-` for standard input";
 /// The path that means standard input.
@@ -26,7 +26,7 @@ pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
     load_with(paths, parse)
 }
 
-/// As [`load`], with a parser for the text of each file that takes more than documents.
+/// Like [`load`], with a parser that also accepts other content than documents.
 ///
 /// # Errors
 /// All problems of all files; no object may be used then.
@@ -67,7 +67,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Problem {
     Problem::of_file(&path.to_string_lossy(), format!("cannot be read: {error}"))
 }
 
-/// Whether a path is a directory without any file that would be read.
+/// Whether the path is a directory that contains no file to read.
 #[must_use]
 pub fn holds_no_file(path: &Path) -> bool {
     path.is_dir() && files(path, &mut Vec::new()).is_empty()
@@ -117,8 +117,8 @@ fn read(path: &Path) -> Result<String, Problem> {
     })
 }
 
-/// Refuses a pipe, a socket or a terminal in place of a file, since reading it waits for what may never be written. The
-/// shell's own, as of `<(...)`, are read.
+/// Refuses a pipe, a socket or a terminal in place of a file, because reading it may wait forever. The pipes of the
+/// shell, as for `<(...)`, are read.
 fn check_kind(path: &Path) -> Result<(), Problem> {
     let of_shell = path.starts_with("/dev") || path.starts_with("/proc");
     if !of_shell && is_endless(path) {
@@ -127,7 +127,7 @@ fn check_kind(path: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether there is something else than a file: opening or reading it may wait for what is never written.
+/// Whether the path is a pipe, a socket or a device. Opening or reading it may wait forever.
 fn is_endless(path: &Path) -> bool {
     path.metadata().is_ok_and(|of| !of.is_file())
 }

@@ -15,56 +15,56 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 pub const MTLS_ANNOTATION: &str = "leno.dev/mtls";
 /// Whether a workload gets a proxy: `enabled`, `disabled`.
 pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
-/// Where its proxy runs: `sidecar`, `node`.
+/// Where a workload's proxy runs: `sidecar`, `node`.
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
 /// In node mode, which workloads share a proxy's process: `workload`, `service-account`, `namespace`, `node`.
 pub const SHARE_ANNOTATION: &str = "leno.dev/share";
-/// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the pod's value
-/// wins. Under `leno up` all workloads have it.
+/// Whether the proxy of a pod serves it the SPIFFE Workload API: `enabled`, `disabled`. On a pod or a namespace; the
+/// pod's value wins. Under `leno up` all workloads have it.
 pub const WORKLOAD_API_ANNOTATION: &str = "leno.dev/workload-api";
-/// In node mode, how long a workload is busy before it gets a process of its own, such as `30s`, or `off`. On a workload or a
-/// namespace; the workload's value wins.
+/// In node mode, how long a workload is busy before it gets a process of its own, such as `30s`, or `off`. On a
+/// workload or a namespace; the workload's value wins.
 pub const PROMOTE_AFTER_ANNOTATION: &str = "leno.dev/promote-after";
-/// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a namespace;
-/// the workload's value wins.
+/// How clients speak to the proxy of a workload that is not of this mesh: `hbone`, `none`. On a workload or a
+/// namespace; the workload's value wins.
 pub const TUNNEL_ANNOTATION: &str = "leno.dev/tunnel";
-/// The waypoint that clients of a service are sent through, or `none`. On a Service or its namespace; the service's value
-/// wins. On a workload: the waypoint that alone may connect to it.
+/// The waypoint that clients of a service are sent through, or `none`. On a Service or its namespace; the service's
+/// value wins. On a workload: only this waypoint may connect to it.
 pub const USE_WAYPOINT_LABEL: &str = "leno.dev/use-waypoint";
 /// The namespace of that waypoint, if it is another one.
 pub const USE_WAYPOINT_NAMESPACE_LABEL: &str = "leno.dev/use-waypoint-namespace";
-/// The waypoint that a workload is an instance of.
+/// The waypoint of which a workload is an instance.
 pub const WAYPOINT_LABEL: &str = "leno.dev/waypoint";
 /// Whose services may use a waypoint: `same` for those of its own namespace, `all`. On the workload of the waypoint.
 pub const WAYPOINT_FROM_LABEL: &str = "leno.dev/waypoint-from";
 /// `enabled` on pods that Istio's CNI plugin has given to a ztunnel (Istio's own).
 pub const REDIRECTION_ANNOTATION: &str = "ambient.istio.io/redirection";
-/// Which datagrams of a workload its proxy carries: `off`, `enabled` for all but DNS, `all`. On a workload or a namespace; the
-/// workload's value wins.
+/// Which datagrams of a workload its proxy carries: `off`, `enabled` for all but DNS, `all`. On a workload or a
+/// namespace; the workload's value wins.
 pub const UDP_ANNOTATION: &str = "leno.dev/udp";
-/// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
+/// How a workload's traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
 /// a workload or a namespace; the workload's value wins.
 pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
-/// Which clients are permitted where no allow policy selects: `deny`, `same-namespace`, `meshed`,
-/// `all`. On a namespace.
+/// Which clients are permitted if no allow policy selects the port: `deny`, `same-namespace`, `meshed`, `all`. On a
+/// namespace.
 pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorization";
-/// How the application of a workload reads paths, for policies: `strict`, `none`, or of `merge-slashes`, `resolve-dots` and
-/// `decode-slashes` some with commas between them. On a workload or a namespace; the workload's value wins.
+/// How the application of a workload reads paths, for policies: `strict`, `none`, or a comma-separated list of
+/// `merge-slashes`, `resolve-dots` and `decode-slashes`. On a workload or a namespace; the workload's value wins.
 pub const PATHS_ANNOTATION: &str = "leno.dev/path-normalisation";
-/// Where the flows of a workload are read: `sockets`, `packets`, `off`. On a workload or a namespace; the workload's
-/// value wins.
+/// Where the kernel counts the flows of a workload: `sockets`, `packets`, `off`. On a workload or a namespace; the
+/// workload's value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
-/// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`. On a
-/// workload or a namespace; the workload's value wins.
+/// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`.
+/// On a workload or a namespace; the workload's value wins.
 pub const FLOW_CPU_BUDGET_ANNOTATION: &str = "leno.dev/flow-cpu-budget";
-/// How many flows the table of a mesh, or of a node, holds, and how many changes of them wait for a reader. On namespaces
-/// and workloads of a mesh, of which the largest holds, or on a Kubernetes node.
+/// How many flows the table of a mesh, or of a node, holds, and how many changes of them wait for a reader. On
+/// namespaces and workloads of a mesh, where the largest value takes effect, or on a Kubernetes node.
 pub const FLOW_MAP_SIZE_ANNOTATION: &str = "leno.dev/flow-map-size";
 /// See [`FLOW_MAP_SIZE_ANNOTATION`].
 pub const FLOW_RING_SIZE_ANNOTATION: &str = "leno.dev/flow-ring-size";
-/// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as
+/// The origins, separated by commas, from which the control plane fetches keys of issuers of tokens, such as
 /// `https://id.example.com`. On the control plane's own namespace.
 pub const KEYS_FROM_ANNOTATION: &str = "leno.dev/keys-from";
 /// Where a workload's proxy gets its certificates: the address of a SPIFFE Workload API, or `off` for the control
@@ -122,28 +122,28 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// When it was created, in seconds of Unix time; the far future if unknown.
+    /// When the object was created, in seconds of Unix time; the far future if unknown.
     #[must_use]
     pub fn created(&self) -> i64 {
         self.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second())
     }
 }
 
-/// The mTLS mode in annotations; `None` if they do not set one. A value that cannot be read, for example a misspelt one
-/// of a namespace, is the strictest: what should have been closed is not open.
+/// The mTLS mode in annotations; `None` if they do not set one. An invalid value, for example a misspelt one on a
+/// namespace, counts as the strictest mode, so that a mistake does not open a workload.
 #[must_use]
 pub fn mtls_mode(annotations: &BTreeMap<String, String>) -> Option<MtlsMode> {
     Some(annotations.get(MTLS_ANNOTATION)?.parse().unwrap_or(MtlsMode::Strict))
 }
 
-/// The egress setting in annotations; `None` if they do not set one. A value that cannot be read denies.
+/// The egress setting in annotations; `None` if they do not set one. An invalid value means deny.
 #[must_use]
 pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
     Some(annotations.get(EGRESS_ANNOTATION)?.parse().unwrap_or(Egress::Deny))
 }
 
-/// How the proxy of a workload is spoken to, by labels and annotations; `None` if they do not say. A value that cannot be
-/// read is [`WireForm::Leno`].
+/// The protocol between clients and the proxy of a workload, by labels and annotations; `None` if they do not set it.
+/// An invalid value counts as [`WireForm::Leno`].
 #[must_use]
 pub fn wire_form(
     labels: Option<&BTreeMap<String, String>>,
@@ -153,8 +153,8 @@ pub fn wire_form(
     Some(if hbone { WireForm::Hbone } else { WireForm::Leno })
 }
 
-/// Which clients are permitted where no allow policy selects, by the annotations of a namespace;
-/// `None` if they do not set it. An invalid value permits no client.
+/// Which clients are permitted if no allow policy selects the port, by the annotations of a namespace; `None` if they
+/// do not set it. An invalid value permits no client.
 #[must_use]
 pub fn default_authorization(
     annotations: &BTreeMap<String, String>,
@@ -163,8 +163,8 @@ pub fn default_authorization(
     Some(text.parse().unwrap_or(DefaultAuthorization::Deny))
 }
 
-/// How the application reads paths, by annotations; `None` if they do not say it. Of a value that cannot be read only what all
-/// servers read alike counts.
+/// How the application reads paths, by annotations; `None` if they do not set it. With an invalid value, only paths
+/// that all servers read in the same way are accepted.
 #[must_use]
 pub fn path_reading(annotations: &BTreeMap<String, String>) -> Option<PathReading> {
     Some(annotations.get(PATHS_ANNOTATION)?.parse().unwrap_or_default())
@@ -175,10 +175,10 @@ pub fn keys_from(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|origin| !origin.is_empty())
 }
 
-/// What a value of [`SPIFFE_SOCKET_ANNOTATION`] says: an address, or `None` for the control plane.
+/// Parses a value of [`SPIFFE_SOCKET_ANNOTATION`]: an address, or `None` for the control plane.
 ///
 /// # Errors
-/// It is neither an address nor `off`.
+/// The value is neither an address nor `off`.
 pub fn spiffe_socket(value: &str) -> Result<Option<WorkloadApiAddress>, NoWorkloadApiAddress> {
     if value == "off" { Ok(None) } else { value.parse().map(Some) }
 }

@@ -1,4 +1,5 @@
-//! Whether a pod is served by a node proxy, and how: by its own labels and annotations, and by those of its namespace.
+//! Decides whether and how a node proxy serves a pod. Labels and annotations of the pod and of its namespace say
+//! this.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,29 +8,30 @@ use crate::metadata::{
     INJECT_ANNOTATION, MODE_ANNOTATION, PROMOTE_AFTER_ANNOTATION, SHARE_ANNOTATION,
 };
 
-/// Shortest and longest time of [`PROMOTE_AFTER_ANNOTATION`]. Of less than a second no process reports how busy a workload is.
+/// The shortest and the longest time that [`PROMOTE_AFTER_ANNOTATION`] may have. Processes report how busy a workload
+/// is about once a second, not more often.
 const PROMOTE_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(24)];
 
-/// The annotation of a pod that the kubelet has from a file, not from the API server.
+/// The annotation of a mirror pod: one that the kubelet has read from a file and not from the API server.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 type Map = BTreeMap<String, String>;
 
-/// What a pod sets.
+/// The settings of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodMode {
     node: Option<bool>,
     meshed: Option<bool>,
 }
 
-/// What a namespace sets for pods that do not.
+/// The settings of a namespace, for pods that have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceMode {
     node: bool,
     meshed: bool,
 }
 
-/// The value of a label or, where no label has the key, of an annotation.
+/// The value of the label with this name or, if there is no such label, of the annotation.
 #[must_use]
 pub fn setting<'m>(
     labels: Option<&'m Map>,
@@ -40,22 +42,23 @@ pub fn setting<'m>(
     of(labels).or_else(|| of(annotations)).map(String::as_str)
 }
 
-/// Which pods share a process, where the pod or else its namespace says so.
+/// Which pods share a process, if the pod or its namespace sets it.
 #[must_use]
 pub fn share<'m>(labels: Option<&'m Map>, annotations: Option<&'m Map>) -> Option<&'m str> {
     setting(labels, annotations, SHARE_ANNOTATION)
 }
 
-/// How long a workload is busy before it gets a process of its own, where it or else its namespace says so, as it is written.
+/// How long a workload must be busy before it gets a process of its own, as written, if the workload or its namespace
+/// sets it.
 #[must_use]
 pub fn promotion<'m>(labels: Option<&'m Map>, annotations: Option<&'m Map>) -> Option<&'m str> {
     setting(labels, annotations, PROMOTE_AFTER_ANNOTATION)
 }
 
-/// The value of `leno.dev/promote-after`: a time, or `None` for `off`.
+/// Parses the value of `leno.dev/promote-after`: a time, or `None` for `off`.
 ///
 /// # Errors
-/// It is neither, or a time out of bounds; with what to write.
+/// The value is neither, or the time is out of bounds. The message says what to write.
 pub fn promote_after(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" {
         return Ok(None);
@@ -72,18 +75,18 @@ impl PodMode {
     /// Reads the labels and annotations of a pod.
     #[must_use]
     pub fn new(labels: Option<&Map>, annotations: Option<&Map>) -> Self {
-        // The kubelet has a mirrored pod from a file, and calls it by another uid.
+        // The kubelet has a mirror pod from a file, and knows it by another uid than the API server.
         let mirrored = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR));
         let declines =
             mirrored || setting(labels, annotations, INJECT_ANNOTATION) == Some("disabled");
         Self {
             node: setting(labels, annotations, MODE_ANNOTATION).map(|mode| mode == "node"),
-            // The API server selects the pods that are to have a proxy by their labels alone.
+            // The API server selects the pods for injection only by their labels.
             meshed: if declines { Some(false) } else { is_enabled(labels).then_some(true) },
         }
     }
 
-    /// Whether the pod is in the mesh and in node mode. A misspelt value is no node mode.
+    /// Whether the pod is in the mesh and in node mode. A misspelt value does not select node mode.
     #[must_use]
     pub fn is_node(self, namespace: NamespaceMode) -> bool {
         self.meshed.unwrap_or(namespace.meshed) && self.node.unwrap_or(namespace.node)
@@ -119,7 +122,7 @@ mod tests {
     #[test]
     fn a_pod_is_in_node_mode_if_it_is_to_have_a_proxy_and_its_mode_is_node() {
         let rows = [
-            // Labels and annotations of the pod, labels and annotations of its namespace.
+            // In this order: labels and annotations of the pod, labels and annotations of its namespace.
             ("", "", "inject=enabled mode=node", "", true),
             ("", "", "inject=enabled", "mode=node", true),
             ("", "", "mode=node", "", false),

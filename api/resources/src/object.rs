@@ -22,7 +22,7 @@ use crate::workload::{Workload, WorkloadSpec, WorkloadStatus};
 /// Any object that Leno reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
-    /// A namespace, for its annotations.
+    /// A namespace. Leno reads its annotations.
     Namespace(Box<Namespace>),
     /// A service.
     Service(Box<Service>),
@@ -30,9 +30,9 @@ pub enum Object {
     ServiceAccount(Box<ServiceAccount>),
     /// Endpoints of a service.
     EndpointSlice(Box<EndpointSlice>),
-    /// Certificates of authorities and keys of tokens, for policies that refer to them.
+    /// A `ConfigMap` with certificates of authorities or keys of tokens, to which policies refer.
     ConfigMap(Box<ConfigMap>),
-    /// A `Secret` with keys of tokens; of others nothing is read.
+    /// A `Secret` with keys of tokens. Leno does not read other Secrets.
     Secret(Box<Secret>),
     /// A route of HTTP requests.
     HttpRoute(Box<HttpRoute>),
@@ -40,7 +40,7 @@ pub enum Object {
     GrpcRoute(Box<GrpcRoute>),
     /// A route of TLS connections.
     TlsRoute(Box<TlsRoute>),
-    /// A route of connections.
+    /// A route of TCP connections.
     TcpRoute(Box<TcpRoute>),
     /// A permission to refer to objects of a namespace.
     ReferenceGrant(Box<ReferenceGrant>),
@@ -52,9 +52,9 @@ pub enum Object {
     RateLimitPolicy(Box<RateLimitPolicy>),
     /// Which clients may connect to a workload.
     AuthorizationPolicy(Box<AuthorizationPolicy>),
-    /// Which pods may set less than their namespace says.
+    /// Which pods may have less strict settings than their namespace requires.
     PodExemption(Box<PodExemption>),
-    /// How well a workload is to serve.
+    /// An objective for how well a workload serves requests.
     ServiceLevelObjective(Box<ServiceLevelObjective>),
     /// A local process.
     Workload(Box<Workload>),
@@ -75,7 +75,7 @@ pub enum Kind {
     EndpointSlice,
     /// `v1` `ConfigMap`.
     ConfigMap,
-    /// `v1` `Secret`, for keys of tokens alone.
+    /// `v1` `Secret`, only for keys of tokens.
     Secret,
     /// `gateway.networking.k8s.io/v1` `HTTPRoute`.
     HttpRoute,
@@ -105,19 +105,19 @@ pub enum Kind {
     Proxy,
 }
 
-/// Identifies an object among all that are applied.
+/// Identifies an object among all objects that are applied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Its namespace; empty for a `Namespace` itself.
+    /// The namespace of the object; empty for a `Namespace` itself.
     pub namespace: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 
 impl Kind {
-    /// Every kind but `Secret`, which nothing lists.
+    /// Every kind except `Secret`, which is never listed.
     pub const ALL: [Self; 18] = [
         Self::Namespace,
         Self::Service,
@@ -143,7 +143,7 @@ impl Kind {
     pub const ROUTES: [Self; 4] =
         [Self::HttpRoute, Self::GrpcRoute, Self::TlsRoute, Self::TcpRoute];
 
-    /// Whether it is a policy that is attached to objects, with a status (GEP-713).
+    /// Whether this is the kind of a policy that is attached to objects and has a status (GEP-713).
     #[must_use]
     pub const fn is_policy(self) -> bool {
         matches!(
@@ -155,7 +155,7 @@ impl Kind {
         )
     }
 
-    /// `kind` in YAML.
+    /// The kind as written in `kind` in YAML.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -181,13 +181,13 @@ impl Kind {
         }
     }
 
-    /// The `apiVersion` that is written to YAML.
+    /// The `apiVersion` that Leno writes to YAML.
     #[must_use]
     pub const fn api_version(self) -> &'static str {
         self.api_versions()[0]
     }
 
-    /// Every `apiVersion` that is read, the newest first. All have the same fields.
+    /// Every `apiVersion` that Leno accepts, the newest first. All have the same fields.
     #[must_use]
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
@@ -276,7 +276,8 @@ impl Object {
 }
 
 impl Object {
-    /// A policy from a document, unchecked. `None` if it cannot be read, and for other kinds.
+    /// Reads a policy from a document without checking it. `None` if it cannot be decoded, or if `kind` is not a
+    /// policy.
     pub fn unchecked_policy<'de, D: Deserializer<'de>>(kind: Kind, document: D) -> Option<Self> {
         match kind {
             Kind::TrafficPolicy => {
@@ -351,7 +352,7 @@ fn own<S: Serialize, T: Serialize>(
     serde_saphyr::to_string(&Document { api_version, kind, metadata, spec, status })
 }
 
-/// A document of Leno's own API group, for writing.
+/// A document of Leno's own API group, as Leno writes it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a, S, T> {
@@ -363,7 +364,7 @@ struct Document<'a, S, T> {
     status: Option<&'a T>,
 }
 
-/// A document of Leno's own group with a status, for reading.
+/// A document of Leno's own API group with a status, as Leno reads it.
 #[derive(Deserialize)]
 pub(crate) struct StatusDocument<S, T> {
     #[serde(rename = "apiVersion")]
@@ -375,13 +376,13 @@ pub(crate) struct StatusDocument<S, T> {
     status: Option<T>,
 }
 
-/// The `Workload` document, for reading.
+/// A `Workload` document, as Leno reads it.
 pub(crate) type WorkloadDocument = StatusDocument<WorkloadSpec, WorkloadStatus>;
 
-/// The document of a policy, for reading.
+/// The document of a policy, as Leno reads it.
 pub(crate) type PolicyDocument<S> = StatusDocument<S, PolicyStatus>;
 
-/// A document of Leno's own API group without a status, for reading.
+/// A document of Leno's own API group without a status, as Leno reads it.
 #[derive(Deserialize)]
 pub(crate) struct OwnDocument<S> {
     #[serde(rename = "apiVersion")]

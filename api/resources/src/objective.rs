@@ -1,4 +1,4 @@
-//! `ServiceLevelObjective`: how well a workload is to serve its clients.
+//! `ServiceLevelObjective`: how well a workload should serve its clients.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,10 +9,11 @@ use crate::traffic::PolicyTarget;
 /// The window of an objective that has none.
 pub const DEFAULT_OBJECTIVE_WINDOW: std::time::Duration = std::time::Duration::from_secs(3600);
 
-/// How many of the requests to a target are to succeed, and how many in time, `leno.dev/v1alpha1`.
+/// The share of requests to a target that should succeed, and the share that should be answered in time,
+/// `leno.dev/v1alpha1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceLevelObjective {
-    /// Its name, labels and annotations.
+    /// The object's name, labels and annotations.
     pub metadata: Metadata,
     /// The objective.
     pub spec: ServiceLevelObjectiveSpec,
@@ -22,15 +23,15 @@ pub struct ServiceLevelObjective {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceLevelObjectiveSpec {
-    /// What serves: a Workload, or a Service for the workloads behind it, of its namespace.
+    /// The target: a Workload, or a Service for the workloads behind it, in the same namespace.
     pub target_ref: PolicyTarget,
     /// The time in which requests are counted, up to now. The default is 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Duration>,
-    /// The percentage of requests that are to succeed, such as 99.9.
+    /// The percentage of requests that should succeed, such as 99.9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_percent: Option<f64>,
-    /// How many requests are to be answered in time.
+    /// The share of requests that should be answered in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<LatencyObjective>,
 }
@@ -41,6 +42,6 @@ pub struct ServiceLevelObjectiveSpec {
 pub struct LatencyObjective {
     /// The longest time from a request's head to the end of its response.
     pub below: Duration,
-    /// The percentage of requests that are to take no longer, such as 99.
+    /// The percentage of requests that should take no longer, such as 99.
     pub percent: f64,
 }

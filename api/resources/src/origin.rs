@@ -1,4 +1,4 @@
-//! Where keys may be fetched from.
+//! The origins from which keys may be fetched.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,19 +7,19 @@ use std::str::FromStr;
 use http::Uri;
 use leno_types::check_subdomain;
 
-/// Most bytes of a URL.
+/// The longest URL, in bytes.
 const MAX_URL: usize = 2048;
 
-/// A scheme, a host and a port (RFC 6454): where a URL leads, and what the operator permits.
+/// A scheme, a host and a port (RFC 6454): the origin of a URL, or one that the operator permits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     is_tls: bool,
-    /// A name in lower case, or an address; of IPv6 without brackets.
+    /// A name in lower case, or an address; an IPv6 address without brackets.
     host: String,
     port: u16,
 }
 
-/// A text that is no origin.
+/// The text is not an origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an origin: use https://HOST, or https://HOST:PORT, without a path")]
 pub struct OriginError(String);
@@ -43,14 +43,14 @@ impl Origin {
         Some(Self { is_tls, host: host(authority.host())?, port })
     }
 
-    /// The same for a URL as it is written in a document, which has no fragment.
+    /// The origin of a URL that is written in a document. The URL must not have a fragment.
     #[must_use]
     pub fn of_url(text: &str) -> Option<Self> {
         let is_plain = text.len() <= MAX_URL && !text.contains('#');
         Self::of(&text.parse().ok().filter(|_| is_plain)?)
     }
 
-    /// Whether it is reached over TLS.
+    /// Whether the origin is reached over TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.is_tls
@@ -97,7 +97,7 @@ impl FromStr for Origin {
 }
 
 impl fmt::Display for Origin {
-    /// As an operator writes it: without the port that the scheme implies.
+    /// In the form that operators write: without the port that the scheme implies.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, implied) = if self.is_tls { ("https", 443) } else { ("http", 80) };
         match self.host.parse() {

@@ -37,8 +37,8 @@ const CORE_KINDS: [&str; 8] = [
     "Secret",
 ];
 
-/// Kinds of the Gateway API that are for gateways, or not supported yet. Files written for a
-/// cluster may have them, so they are listed as ignored.
+/// Kinds of the Gateway API that are for gateways, or that Leno does not support yet. Files written for a cluster may
+/// have them, so they are listed as ignored.
 const GATEWAY_KINDS: [&str; 5] =
     ["Gateway", "GatewayClass", "ListenerSet", "UDPRoute", "XListenerSet"];
 
@@ -60,12 +60,12 @@ pub struct Outline {
     origins: Vec<DocumentOrigin>,
 }
 
-/// Where a part of a document comes from that was made from a file of another form.
+/// The source of a part of a document that was converted from a file of another format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentOrigin {
     /// The part of the document, such as `spec.env`; empty for the document as a whole.
     pub part: &'static str,
-    /// The field of the file that it was made from.
+    /// The field of that file.
     pub field: String,
     /// The position of that field.
     pub place: Position,
@@ -80,13 +80,13 @@ impl Outline {
             .map_or_else(|| self.node.find(path).place, |origin| origin.place)
     }
 
-    /// The field as the user has written it, for messages.
+    /// The field by the name that the user has written, for messages.
     #[must_use]
     pub fn field(&self, path: &str) -> String {
         DocumentOrigin::of(path, &self.origins).map_or(path, |origin| &origin.field).to_owned()
     }
 
-    /// The outline of a document that was made from parts of a file.
+    /// The outline of a document that was converted from these parts of a file.
     #[must_use]
     pub fn made_from(self, origins: Vec<DocumentOrigin>) -> Self {
         Self { origins, ..self }
@@ -110,9 +110,9 @@ impl DocumentOrigin {
 /// A document of an API group or kind that Leno does not read; reported as a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IgnoredDocument {
-    /// Its `apiVersion`.
+    /// The document's `apiVersion`.
     pub api_version: String,
-    /// Its `kind`.
+    /// The document's `kind`.
     pub kind: String,
 }
 
@@ -143,7 +143,7 @@ pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     Err(problems.into_iter().map(Problem::shortened).collect())
 }
 
-/// The documents of a `List`, as `kubectl get -o yaml` writes one, or the document itself.
+/// The documents of a `List`, such as `kubectl get -o yaml` writes, or the document itself if it is not a `List`.
 fn unlisted(
     file: &str,
     mut node: TreeNode,
@@ -215,7 +215,7 @@ fn document(
         return;
     };
     let recognised = match kind {
-        // All others are of no concern.
+        // Other Secrets do not concern the mesh.
         "Secret" if api_version == "v1" && holds_keys(node) => Recognised::Ours(Kind::Secret),
         _ => recognise(api_version, kind),
     };
@@ -241,7 +241,7 @@ fn document(
     }
 }
 
-/// Whether a Secret has keys of tokens.
+/// Whether a Secret contains keys of tokens.
 fn holds_keys(secret: &TreeNode) -> bool {
     let data = ["data", "stringData"].into_iter().filter_map(|field| secret.get(field));
     data.into_iter().any(|data| data.get(KEY_SET_KEY).is_some())
@@ -250,7 +250,7 @@ fn holds_keys(secret: &TreeNode) -> bool {
 enum Recognised {
     Ours(Kind),
     Foreign,
-    /// The field in question, and the reason.
+    /// The field that is wrong, and the reason.
     Wrong(&'static str, String),
 }
 

@@ -1,12 +1,13 @@
-//! Problems in a text, and their positions.
+//! Problems in a text, with their positions.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Longest path or reason that is shown whole, in characters: a value that is repeated in one may have millions.
+/// The largest length, in characters, up to which a path or reason is shown whole. A longer one is shortened, because
+/// it may quote a value of millions of characters.
 const MAX_SHOWN: usize = 1_000;
-/// What is shown of a longer one, at its begin and at its end.
+/// How many characters of a longer path or reason are shown, from its beginning and from its end.
 const SHOWN: (usize, usize) = (300, 200);
 
 /// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
@@ -25,7 +26,7 @@ pub struct Located<T> {
     pub value: T,
     /// The file, as given by the user.
     pub file: Arc<str>,
-    /// The start of its document.
+    /// The position at which the value's document starts.
     pub place: Position,
 }
 
@@ -45,7 +46,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem of a whole file, such as unreadable or too large.
+    /// A problem of a whole file, for example that it is unreadable or too large.
     #[must_use]
     pub fn of_file(file: &str, reason: impl Into<String>) -> Self {
         Self {
@@ -56,7 +57,7 @@ impl Problem {
         }
     }
 
-    /// With the middle of a long path or reason left out.
+    /// Leaves out the middle of a long path or reason.
     pub(crate) fn shortened(self) -> Self {
         Self { path: shortened(self.path), reason: shortened(self.reason), ..self }
     }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::bounded::number;
 use crate::check::did_you_mean;
 
-/// Longest time between two probes, in seconds.
+/// The longest time between two probes, in seconds.
 pub(crate) const MAX_SECONDS: u32 = 3600;
-/// Most answers in a row that a probe waits for.
+/// The largest number of consecutive results that a probe may require.
 pub(crate) const MAX_THRESHOLD: u32 = 100;
 
 /// Asks an instance whether it is well, with the fields of a Kubernetes probe. Exactly one of the first
@@ -215,7 +215,8 @@ pub enum PortRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopSignal(pub &'static str);
 
-/// Signals that an application may be asked to end with; SIGKILL and SIGSTOP ask nothing.
+/// Signals with which an application may be asked to end. SIGKILL and SIGSTOP are not among them, because an
+/// application cannot handle them.
 const SIGNALS: [(&str, u64); 10] = [
     ("SIGHUP", 1),
     ("SIGINT", 2),
@@ -275,7 +276,7 @@ impl Scalar for CpuQuantity {
             Some(millis) => decimal(millis, 1).ok_or_else(wrong)?,
             None => decimal(text, 1000).ok_or_else(wrong)?,
         };
-        // The kernel shares out no less than 1 ms of 100 ms.
+        // The kernel grants at least 1 ms in each 100 ms.
         match u32::try_from(millis) {
             Ok(millis) if millis >= 10 => Ok(Self(millis)),
             _ => Err(format!("{text:?} is less than 10m, or more than any machine has")),
@@ -303,15 +304,15 @@ impl Scalar for MemoryQuantity {
             _ => return Err(wrong()),
         };
         match decimal(number, factor).ok_or_else(wrong)? {
-            // No program starts in less.
+            // No program can start with less.
             bytes @ 0..=1_048_575 => Err(format!("{text:?} ({bytes} bytes) is less than 1Mi")),
             bytes => Ok(Self(bytes)),
         }
     }
 }
 
-/// `factor` times a number with an optional fraction, without rounding to more; `None` where it is
-/// none, or too large.
+/// `factor` times a number with an optional fraction, without rounding to more; `None` if the text is not such a number
+/// or the result is too large.
 fn decimal(text: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str, most| text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
@@ -472,7 +473,7 @@ impl ProcessResources {
 }
 
 impl RestartPolicy {
-    /// Whether it is what documents mean that do not say.
+    /// Whether this is the default of documents.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

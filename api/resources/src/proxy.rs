@@ -10,19 +10,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::metadata::Metadata;
 
-/// One static proxy, `leno.dev/v1alpha1`; `metadata.name` is the workload instance it serves.
+/// A static proxy, of the API version `leno.dev/v1alpha1`. `metadata.name` is the workload instance that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// The instance it serves.
+    /// The name and the namespace of the instance that the proxy serves.
     pub metadata: Metadata,
-    /// How it runs.
+    /// How the proxy runs.
     pub spec: ProxySpec,
 }
 
 /// How a static proxy runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxySpec {
-    /// Worker threads.
+    /// The number of worker threads.
     #[serde(default = "default_workers")]
     pub workers: u32,
     /// Where the admin server listens; `None` means no admin server.
@@ -45,10 +45,9 @@ pub struct ProxySpec {
 /// The outbound listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutboundSpec {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub listen: SocketAddr,
-    /// The service that every accepted connection goes to. Default: the original destination
-    /// decides.
+    /// The service to which every accepted connection goes. Default: the original destination decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceReference>,
 }
@@ -56,21 +55,21 @@ pub struct OutboundSpec {
 /// The inbound listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InboundSpec {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub listen: SocketAddr,
-    /// Where the application listens. Default: the original destination decides.
+    /// The address on which the application listens. Default: the original destination decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application: Option<SocketAddr>,
 }
 
-/// PEM files, relative to the document's directory.
+/// The proxy's certificate, key and roots, as PEM files. Paths are relative to the document's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProxyIdentity {
-    /// The certificate chain, leaf first.
+    /// The certificate chain. The proxy's own certificate is the first.
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
-    /// The trust bundle.
+    /// The trust bundle: the certificates of the authorities that the proxy trusts.
     pub roots: PathBuf,
 }
 
@@ -79,14 +78,14 @@ pub struct ProxyIdentity {
 pub struct ServiceReference {
     /// The service.
     pub name: ServiceName,
-    /// The port that clients dial.
+    /// The port to which clients connect.
     pub port: u16,
 }
 
 /// Why a text is not a [`ServiceReference`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceReferenceError {
-    /// Not of the form `<namespace>/<name>:<port>`.
+    /// The text is not of the form `<namespace>/<name>:<port>`.
     #[error("{0:?} is not of the form <namespace>/<name>:<port>")]
     Form(String),
     /// The name of the service is invalid.

@@ -7,7 +7,7 @@ use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 use crate::traffic::PolicyTarget;
 
-/// Most limits of one policy: every request is counted by each of them.
+/// The largest number of limits of one policy. Every request is counted by each of them.
 pub const MAX_LIMITS: usize = 16;
 
 /// Rate limits of the workloads that it is attached to, `leno.dev/v1alpha1`.

@@ -11,15 +11,15 @@ use serde_saphyr::{DuplicateKeyPolicy, Spanned, from_str_multiple_with_options};
 
 use crate::problem::{Position, Problem};
 
-/// Deepest nesting of a document: Kubernetes' own types need about 15.
+/// How deep values may be nested in a document. Kubernetes' own types need about 15 levels.
 const MAX_DEPTH: usize = 48;
-/// Most documents in one file: enough for a rendered mesh of thousands of workloads.
+/// The largest number of documents in one file. It is enough for a rendered mesh of thousands of workloads.
 const MAX_DOCUMENTS: usize = 50_000;
-/// Most nodes (values and keys) in one file: 10,000 endpoints need about 400,000.
+/// The largest number of nodes (values and keys) in one file. 10,000 endpoints need about 400,000.
 const MAX_NODES: usize = 2_000_000;
-/// Most parser events in one file, a little over two per node.
+/// The largest number of parser events in one file. A node causes a little over two.
 const MAX_EVENTS: usize = 2 * MAX_NODES + 2 * MAX_DOCUMENTS;
-/// Most nodes that aliases may add: anchors are meant to save typing, not to generate data.
+/// How many parser events aliases may cause. Anchors are meant to save typing, not to generate data.
 const MAX_ALIASED_EVENTS: usize = 100_000;
 
 /// One value of a document.
@@ -39,8 +39,7 @@ pub(crate) enum TreeValue {
     Text(String),
     List(Vec<TreeNode>),
     Map(Vec<(TreeKey, TreeNode)>),
-    /// Removed from its list or map after it was reported, so that the rest of the document can be
-    /// decoded.
+    /// A value that was removed from its list or map after it was reported, so that the rest can be decoded.
     Reported,
 }
 
@@ -109,8 +108,8 @@ fn refused(
     Vec::new()
 }
 
-/// The tab in the indentation of the line at which the parser failed, or of a neighbouring line:
-/// the position of some errors is before the tab, of others after it.
+/// The position of a tab in the indentation of the line at which the parser failed, or of a neighbouring line. For some
+/// errors the parser reports a position before the tab, for others one after it.
 fn tab_indent(text: &str, line: u64) -> Option<Position> {
     let indent =
         |text: &str| text.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
@@ -122,7 +121,7 @@ fn tab_indent(text: &str, line: u64) -> Option<Position> {
     wanted(line).or_else(|| wanted(line + 1)).or_else(|| wanted(line.checked_sub(1)?))
 }
 
-/// Removes every repeated key of `node` and of all nodes in it, and reports each.
+/// Removes every repeated key from `node` and from all nodes in it, and reports each.
 fn remove_repeated(file: &str, node: &mut TreeNode, path: &str, problems: &mut Vec<Problem>) {
     match &mut node.value {
         TreeValue::List(items) => {

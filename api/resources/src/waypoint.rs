@@ -1,4 +1,4 @@
-//! Which waypoint clients of a service are sent through, and which workloads are instances of one.
+//! Which waypoint the clients of a service must use, and which workloads are instances of a waypoint.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use crate::node_mode::setting;
 
 type Map = BTreeMap<String, String>;
 
-/// What the labels of a service, a namespace or a workload set.
+/// The waypoint that the labels of a service, a namespace or a workload select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaypointUse {
     /// No waypoint (`none`).
     Direct,
     /// The waypoint of this name.
     Through(ServiceName),
-    /// A value that names no waypoint: nothing is served until it is corrected.
+    /// An invalid value: nothing is served until it is corrected.
     Invalid,
 }
 
-/// The waypoint that a workload is an instance of.
+/// The waypoint of which a workload is an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaypointInstance {
     /// The waypoint.
@@ -31,7 +31,7 @@ pub struct WaypointInstance {
     pub from_all: bool,
 }
 
-/// What labels or annotations in `namespace` set; `None` if they set nothing.
+/// The waypoint that labels or annotations in `namespace` select; `None` if they select nothing.
 #[must_use]
 pub fn waypoint_use(
     labels: Option<&Map>,
@@ -47,7 +47,7 @@ pub fn waypoint_use(
     Some(named.map_or(WaypointUse::Invalid, WaypointUse::Through))
 }
 
-/// Which waypoint a workload in `namespace` is an instance of, by its labels.
+/// The waypoint of which a workload in `namespace` is an instance, by its labels.
 #[must_use]
 pub fn waypoint_instance(labels: &Map, namespace: &str) -> Option<WaypointInstance> {
     let waypoint = ServiceName::new(namespace, labels.get(WAYPOINT_LABEL)?).ok()?;

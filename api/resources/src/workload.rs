@@ -15,10 +15,9 @@ use crate::process::{
     Account, Dependency, ExecCommand, Probe, ProcessResources, RestartPolicy, StopSignal, Volume,
 };
 
-/// Most replicas of one workload: each is a network namespace, a proxy and a process on one
-/// machine.
+/// The largest number of replicas of one workload. Each is a network namespace, a proxy and a process on one machine.
 pub const MAX_REPLICAS: u32 = 250;
-/// Most ports of one workload or service, as in an `EndpointSlice`.
+/// The largest number of ports of one workload or service, as in an `EndpointSlice`.
 pub const MAX_PORTS: usize = 100;
 
 /// A set of identical instances, `leno.dev/v1alpha1`.

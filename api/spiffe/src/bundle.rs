@@ -15,36 +15,36 @@ use x509_parser::public_key::PublicKey;
 
 use crate::certificates::{MAX_CERTIFICATES, split};
 
-/// Largest root, in bytes. One of RSA-8192 has half of it.
+/// The size of the largest root, in bytes. It is twice the size of a root with an RSA-8192 key.
 pub const MAX_ROOT_BYTES: usize = 4 * 1024;
-// The bundles of all trust domains together are one message to a proxy.
+// The bundles of all trust domains together must fit into one message to a proxy.
 const _: () = assert!((MAX_FEDERATED + 1) * MAX_ROOTS * MAX_ROOT_BYTES < MAX_MESSAGE);
-/// Longest text of a bundle, in bytes.
+/// The longest text of a bundle, in bytes.
 pub const MAX_BUNDLE_BYTES: usize = 1 << 20;
-// The certificate, and the number of its key, each in base64, and what is around them.
+// Each certificate has three parts in the text: itself and its key's number, both in base64, and the JSON around them.
 const _: () =
     assert!(MAX_CERTIFICATES * (2 * 4 * MAX_ROOT_BYTES.div_ceil(3) + 256) < MAX_BUNDLE_BYTES);
 
-/// What a key of a bundle is for: X.509 certificates (SPIFFE Trust Domain and Bundle, section 4.2.2).
+/// The use of a key in a bundle: X.509 certificates (SPIFFE Trust Domain and Bundle, section 4.2.2).
 const X509: &str = "x509-svid";
-/// The algorithm of keys of Ed25519 (RFC 8410, section 3).
+/// The algorithm identifier of Ed25519 keys (RFC 8410, section 3).
 const ED25519: &str = "1.3.101.112";
-/// The curves of keys, by their identifiers (RFC 5480, section 2.1.1.1), and as JSON Web Keys name them.
+/// The curves of keys, by their identifiers (RFC 5480, section 2.1.1.1), and their names in JSON Web Keys.
 const CURVES: [(&str, &str); 3] =
     [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521")];
 /// The first byte of an uncompressed point (SEC 1, section 2.3.3).
 const UNCOMPRESSED: u8 = 4;
 
-/// Why a text is no trust bundle.
+/// Why a text is not a trust bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It begins as JSON and is none, or no set of keys.
+    /// The text begins like JSON, but is not JSON or not a set of keys.
     #[error("it is no JSON with a list of keys")]
     Json(#[source] serde_json::Error),
-    /// It is not PEM either.
+    /// The text is not PEM either.
     #[error("it is no PEM with certificates")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// A key for X.509 has not exactly one certificate.
+    /// A key for X.509 must have exactly one certificate, and this one has another number of them.
     #[error("key {0} (use: x509-svid) is not one certificate in x5c")]
     Key(usize),
     /// There is no root, or there are too many.
@@ -52,7 +52,7 @@ pub enum BundleError {
     Count(usize),
 }
 
-/// A root whose key has no form as a JSON Web Key: it is neither of RSA nor of Ed25519, P-256, P-384 or P-521.
+/// The key of a root cannot be expressed as a JSON Web Key: it is neither RSA nor Ed25519, P-256, P-384 or P-521.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a root has a key that is neither of RSA nor of Ed25519, P-256, P-384 or P-521")]
 pub struct UnwritableRoot;
@@ -77,14 +77,14 @@ struct Key {
 pub struct Bundle {
     /// The roots in DER.
     pub roots_der: Vec<Vec<u8>>,
-    /// A number that grows with each change, where the trust domain counts changes.
+    /// A number that increases with each change, if the trust domain counts changes.
     pub sequence: Option<u64>,
-    /// How often it should be read again.
+    /// How often the bundle should be read again.
     pub refresh_hint: Option<Duration>,
 }
 
 impl Bundle {
-    /// Reads SPIFFE's format, or PEM. Keys for anything but X.509 are left out.
+    /// Reads a bundle in SPIFFE's format, or in PEM. Keys for other uses than X.509 are left out.
     ///
     /// # Errors
     /// [`BundleError`]
@@ -97,7 +97,7 @@ impl Bundle {
         }
     }
 
-    /// SPIFFE's format.
+    /// The bundle in SPIFFE's format.
     ///
     /// # Errors
     /// [`UnwritableRoot`]
@@ -173,7 +173,7 @@ fn number(bytes: &[u8]) -> String {
 }
 
 impl Key {
-    /// Its only certificate.
+    /// The key's only certificate.
     fn root(&self) -> Option<Vec<u8>> {
         let [text] = &*self.x5c else { return None };
         let der = BASE64.decode(text.as_bytes()).ok()?;

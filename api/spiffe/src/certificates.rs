@@ -1,4 +1,4 @@
-//! Certificates that follow each other without a gap, as the Workload API has them.
+//! Certificates in DER, one directly after the other, as the Workload API has them.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,10 +6,10 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// Most certificates of a chain or a bundle: the roots of a few rotations.
+/// How many certificates a chain or a bundle may have: enough for the roots of a few rotations.
 pub(crate) const MAX_CERTIFICATES: usize = 32;
 
-/// Takes them apart. There is at least one.
+/// Splits such certificates. There must be at least one.
 pub(crate) fn split(der: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     let (mut all, mut rest) = (Vec::new(), der);
     while !rest.is_empty() {
@@ -24,14 +24,14 @@ pub(crate) fn split(der: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     if all.is_empty() { Err("no certificate") } else { Ok(all) }
 }
 
-/// When a certificate ends.
+/// When a certificate expires.
 pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// Whether a certificate has this URI as its only one.
+/// Whether this URI is the only one in a certificate.
 pub(crate) fn names_alone(der: &[u8], id: &str) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(der) else { return false };
     let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };

@@ -1,17 +1,17 @@
-//! SPIFFE's Workload API as a client, which gets certificates and trust bundles of SPIRE, or of any other server of it, and
-//! what Leno's own servers of it have in common ([`server`]).
+//! A client of SPIFFE's Workload API, which gets certificates and trust bundles from SPIRE or another server, and the
+//! code that Leno's own servers of this API share ([`server`]).
 //!
 //! ```text
 //! WorkloadApiAddress ── Svids::open ───► next: this process' certificates, whenever they are replaced
 //!                    └─ Bundles::open ─► next: the roots of its trust domain and of federated ones
 //! ```
-//! The server finds out by the kernel which process calls, so that a call has no secret. A stream ends with an error and is
-//! opened again by its caller, which decides how long it waits.
+//! The server learns from the kernel which process calls, so a call needs no secret. A stream ends with an error; its
+//! caller opens it again, and decides how long to wait.
 //!
-//! A [`Bundle`] is a trust bundle as SPIFFE's federation exchanges it. A [`ServerIdVerifier`] verifies a server by its SPIFFE
-//! ID.
+//! A [`Bundle`] is a trust bundle as SPIFFE's federation exchanges it. A [`ServerIdVerifier`] verifies a server by its
+//! SPIFFE ID.
 //!
-//! The crate does not choose among certificates, and keeps none. Read first: [`Svids`], [`Bundles`].
+//! The crate does not choose among certificates, and stores none. Read first: [`Svids`], [`Bundles`].
 
 #![cfg_attr(
     not(test),

@@ -1,5 +1,5 @@
-//! The Workload API as Leno serves it: X.509-SVIDs and bundles, no tokens. Who a caller is, and when it is answered, is the
-//! source's.
+//! The Workload API as Leno serves it: X.509-SVIDs and bundles, no tokens. The [`AnswerSource`] decides who a caller
+//! is, and when it is answered.
 
 use leno_wire::Bytes;
 use leno_wire::spiffe::spiffe_workload_api_server::SpiffeWorkloadApi;
@@ -11,28 +11,29 @@ use leno_wire::spiffe::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Extensions, Request, Response, Status};
 
-/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
+/// The largest number of calls on one connection: one for certificates, one for bundles, and one more of each while a
+/// client starts over.
 pub const MAX_CALLS: u32 = 4;
-/// Answers that wait for the client to take them.
+/// The largest number of answers that wait for the client to read them.
 pub const OUTSTANDING: usize = 1;
-/// Bytes of requests that are read ahead: requests are empty.
+/// How many bytes of requests are read ahead. Few are enough, because requests are empty.
 pub const WINDOW: u32 = 16 << 10;
 
 /// The answers to one call, now and whenever they change.
 pub type AnswerStream<T> = ReceiverStream<Result<T, Status>>;
 
-/// What calls are answered with. `of` is what is known of the connection of a call.
+/// The source of the answers to calls. `of` describes the connection of a call.
 pub trait AnswerSource: Send + Sync + 'static {
-    /// Certificates of the caller, with their keys.
+    /// The certificates of the caller, with their keys.
     ///
     /// # Errors
-    /// It gets none.
+    /// The caller gets none.
     fn svids(&self, of: &Extensions) -> Result<AnswerStream<X509svidResponse>, Status>;
 
-    /// Trust bundles.
+    /// The trust bundles.
     ///
     /// # Errors
-    /// It gets none.
+    /// The caller gets none.
     fn bundles(&self, of: &Extensions) -> Result<AnswerStream<X509BundlesResponse>, Status>;
 }
 
@@ -84,7 +85,7 @@ impl<S: AnswerSource> SpiffeWorkloadApi for WorkloadApi<S> {
     }
 }
 
-/// Refuses a call that a program was tricked into.
+/// Refuses a call that a program may have been tricked into sending.
 fn is_meant<T>(request: &Request<T>) -> Result<(), Status> {
     let header = request.metadata().get(SECURITY_HEADER);
     if header.is_some_and(|value| value == "true") {
@@ -97,7 +98,7 @@ fn without_tokens() -> Status {
     Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
 }
 
-/// The roots of a trust domain, by its SPIFFE ID, as answers have them.
+/// The bundle of a trust domain in the form that answers have: its SPIFFE ID, and its roots.
 pub fn bundle(domain: &str, roots: Vec<u8>) -> (String, Bytes) {
     (format!("spiffe://{domain}"), roots.into())
 }

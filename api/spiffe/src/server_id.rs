@@ -1,4 +1,4 @@
-//! A server of TLS that is known by its SPIFFE ID.
+//! Verifies a TLS server by its SPIFFE ID.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::certificates::names_alone;
 
-/// Verifies the chain of a server's certificate, and its SPIFFE ID instead of a DNS name. For TLS 1.3.
+/// Verifies the chain of a server's certificate, and its SPIFFE ID instead of a DNS name. Only for TLS 1.3.
 #[derive(Debug)]
 pub struct ServerIdVerifier {
     roots: RootCertStore,
@@ -18,7 +18,7 @@ pub struct ServerIdVerifier {
 }
 
 impl ServerIdVerifier {
-    /// Accepts the server `expected` under these roots.
+    /// A verifier that accepts the server `expected` if its certificate is issued by one of these roots.
     #[must_use]
     pub fn new(roots: RootCertStore, expected: String, provider: &CryptoProvider) -> Self {
         Self { roots, expected, algorithms: provider.signature_verification_algorithms }

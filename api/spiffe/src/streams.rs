@@ -18,19 +18,19 @@ use tonic::{Request, Status, Streaming};
 
 use crate::certificates::{names_alone, not_after, split};
 
-/// Longest wait for a connection: the server is on this machine.
+/// How long to wait for a connection. It is short because the server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the first response. A server may have to fetch it from another machine.
+/// How long to wait for the first response, which a server may have to fetch from another machine.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Most certificates of one process, and most trust domains. SPIFFE has no bound.
+/// How many certificates one process may have, and how many trust domains there may be. SPIFFE itself sets no limit.
 const MAX_ENTRIES: usize = 256;
-/// Largest response in bytes: [`MAX_ENTRIES`] with a few certificates each.
+/// The largest response in bytes. It has room for [`MAX_ENTRIES`] with a few certificates each.
 const MAX_RESPONSE: usize = 4 << 20;
 
 /// A certificate with its key, and the roots of its trust domain.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Svid {
-    /// The SPIFFE ID as text: it need not be an identity of a mesh.
+    /// The SPIFFE ID as text, because it need not be an identity of a mesh.
     pub id: String,
     /// The chain in DER, leaf first.
     pub chain_der: Vec<Vec<u8>>,
@@ -38,15 +38,15 @@ pub struct Svid {
     pub key_der: Vec<u8>,
     /// The roots in DER.
     pub roots_der: Vec<Vec<u8>>,
-    /// When the leaf ends.
+    /// When the leaf expires.
     pub not_after: SystemTime,
 }
 
-/// The certificates of this process, as they are replaced.
+/// The certificates of this process, and their replacements.
 #[derive(Debug)]
 pub struct Svids(Responses<X509svidResponse>);
 
-/// The trust bundles that this process may use, as they change.
+/// The trust bundles that this process may use, and their changes.
 #[derive(Debug)]
 pub struct Bundles(Responses<X509BundlesResponse>);
 
@@ -56,10 +56,10 @@ pub enum WorkloadApiError {
     /// The socket does not exist, its permissions are too narrow, or no process listens.
     #[error("cannot connect to the Workload API at {0}")]
     Connect(WorkloadApiAddress, #[source] io::Error),
-    /// What listens there does not speak HTTP/2.
+    /// The program that listens there does not speak HTTP/2.
     #[error("the server at {0} does not speak gRPC")]
     Http(WorkloadApiAddress, #[source] hyper::Error),
-    /// The server refused. `PermissionDenied` means that it has no certificate for this process.
+    /// The server refused the request. `PermissionDenied` means that it has no certificate for this process.
     #[error("the Workload API at {0} refused: {message} ({code:?})", message = .1.message(), code = .1.code())]
     Refused(WorkloadApiAddress, Status),
     /// There was no response in time.
@@ -78,7 +78,7 @@ struct Responses<T> {
     address: WorkloadApiAddress,
     stream: Streaming<T>,
     is_first: bool,
-    /// The stream ends with its connection.
+    /// Kept, because the stream ends with its connection.
     _client: SpiffeWorkloadApiClient<ClientConnection>,
 }
 
@@ -95,7 +95,7 @@ impl Svids {
         Ok(Self(Responses::new(address, stream, client)))
     }
 
-    /// Waits for the next certificates, which take the place of the earlier ones. At least one.
+    /// Waits for the next certificates, which replace the earlier ones. There is at least one.
     ///
     /// # Errors
     /// [`WorkloadApiError`]
@@ -122,8 +122,8 @@ impl Bundles {
         Ok(Self(Responses::new(address, stream, client)))
     }
 
-    /// Waits for the next bundles, the roots of each trust domain in DER, or why it has none that can be used. They take
-    /// the place of the earlier ones.
+    /// Waits for the next bundles, which replace the earlier ones: for each trust domain its roots in DER, or why they
+    /// are unusable.
     ///
     /// # Errors
     /// [`WorkloadApiError`]
@@ -134,7 +134,7 @@ impl Bundles {
         if response.bundles.len() > MAX_ENTRIES {
             return Err(self.0.unusable("trust bundle", "more than 256 trust domains"));
         }
-        // What is not of a trust domain is no bundle that is asked for.
+        // A bundle whose name is not a trust domain is skipped.
         let read = |(id, roots): (String, Bytes)| Some((trust_domain(&id)?, split(&roots)));
         Ok(response.bundles.into_iter().filter_map(read).collect())
     }
@@ -160,7 +160,7 @@ impl Svid {
 
 /// The trust domain of a bundle.
 fn trust_domain(id: &str) -> Option<TrustDomain> {
-    // The specification has the ID; some servers leave the scheme out.
+    // The specification requires a SPIFFE ID; some servers omit the scheme.
     TrustDomain::new(id.strip_prefix("spiffe://").unwrap_or(id)).ok()
 }
 
@@ -176,7 +176,7 @@ impl<T> Responses<T> {
     async fn next(&mut self) -> Result<T, WorkloadApiError> {
         let response = match std::mem::take(&mut self.is_first) {
             true => within(FIRST_TIMEOUT, &self.address, self.stream.message()).await?,
-            // The next one is due when a certificate or a root is replaced.
+            // The next response arrives only when a certificate or a root is replaced, so there is no time limit.
             false => self.stream.message().await,
         };
         let response = response.map_err(|status| refused(&self.address, status))?;
@@ -194,7 +194,7 @@ async fn connect(
     let failed = |error| WorkloadApiError::Connect(address.clone(), error);
     let connected = async {
         let stream = UnixStream::connect(address.path()).await.map_err(failed)?;
-        // The kernel reports the end of a server on this machine: no probes.
+        // The kernel reports the end of a server on this machine, so no probes are needed.
         let opened = ClientConnection::open(stream, None).await;
         opened.map_err(|error| WorkloadApiError::Http(address.clone(), error))
     };
@@ -223,7 +223,7 @@ fn request<T>(message: T) -> Request<T> {
 }
 
 impl std::fmt::Debug for Svid {
-    /// Leaves the key out.
+    /// Omits the private key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Svid")
             .field("id", &self.id)

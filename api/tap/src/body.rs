@@ -4,49 +4,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes that are copied of a body.
+/// The largest number of bytes of a body that are copied.
 pub const MAX_BODY_BYTES: usize = 4096;
 
-/// What is copied of one body. One thread writes at a time; exchanges can be sent to another one.
+/// The copied part of one body. Only one thread writes at a time, but an exchange may move to another thread.
 #[derive(Debug, Default)]
 pub struct BodyCopy(Mutex<CopiedBytes>);
 
-/// The first bytes, and how many there were.
+/// The first bytes, and the number of all bytes.
 #[derive(Debug, Default)]
 struct CopiedBytes {
     first: Vec<u8>,
     all: u64,
 }
 
-/// What is copied of a request and of its response.
+/// The copies of the bodies of a request and of its response.
 #[derive(Clone, Debug, Default)]
 pub struct BodyCopies {
-    /// Of the request.
+    /// The request's body.
     pub request: Arc<BodyCopy>,
-    /// Of the response.
+    /// The response's body.
     pub response: Arc<BodyCopy>,
 }
 
 /// A body as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TappedBody {
-    /// Its first bytes. What is no UTF-8 is replaced.
+    /// The first bytes of the body as text; invalid UTF-8 is replaced.
     pub text: Box<str>,
-    /// Bytes that have passed the proxy.
+    /// How many bytes of the body passed the proxy.
     pub bytes: u64,
-    /// There were more than the text has.
+    /// Whether the text is only the beginning of the body.
     pub is_cut: bool,
 }
 
 impl BodyCopy {
-    /// The message is sent for the first time, or again.
+    /// Must be called when the message is sent for the first time, or again.
     pub fn begin(&self) {
         let mut copied = self.copied();
         copied.first.clear();
         copied.all = 0;
     }
 
-    /// The next bytes of content, without framing.
+    /// Adds the next bytes of content, without framing.
     pub fn add(&self, bytes: &[u8]) {
         let mut copied = self.copied();
         let room = MAX_BODY_BYTES.saturating_sub(copied.first.len()).min(bytes.len());
@@ -54,7 +54,7 @@ impl BodyCopy {
         copied.all = copied.all.saturating_add(bytes.len() as u64);
     }
 
-    /// What a tap shows of it. `None` if there was no body.
+    /// The body as a tap shows it. `None` if there was no body.
     #[must_use]
     pub fn shown(&self) -> Option<TappedBody> {
         let copied = self.copied();
@@ -64,7 +64,7 @@ impl BodyCopy {
         (bytes > 0).then_some(TappedBody { text, bytes, is_cut })
     }
 
-    /// No holder panics.
+    /// Ignores poisoning: no code panics while it holds the lock.
     fn copied(&self) -> MutexGuard<'_, CopiedBytes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

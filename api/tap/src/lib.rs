@@ -1,9 +1,9 @@
 //! A request as a proxy records it for a tap or a trace, and as `leno tap` prints it.
 //!
-//! The proxy makes a [`TappedRequest`] of each request that a tap's filter matches, and answers a poll with a [`TapPage`].
-//! `leno tap` joins the requests of two proxies that carry the same mark into one, with [`TappedRequest::join`]. Of a
-//! request that is traced the proxy makes a [`TraceSpan`], and of a line of its access log an [`AccessRecord`], which it exports.
-//! This crate knows neither proxies nor commands.
+//! The proxy creates a [`TappedRequest`] for each request that a tap's filter matches, and answers a poll with a
+//! [`TapPage`]. `leno tap` joins the requests of two proxies that have the same mark, with [`TappedRequest::join`]. For
+//! a traced request the proxy exports a [`TraceSpan`], and for a line of its access log an [`AccessRecord`]. This crate
+//! does not deal with proxies or commands.
 
 mod body;
 
@@ -13,29 +13,30 @@ use serde::{Deserialize, Serialize};
 
 pub use body::{BodyCopies, BodyCopy, MAX_BODY_BYTES, TappedBody};
 
-/// What a proxy answers to a poll of a tap.
+/// The response of a proxy to a poll of a tap.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct TapPage {
     /// The proxy's workload, `namespace/name`.
     pub workload: String,
     /// The requests since the last poll.
     pub requests: Vec<TappedRequest>,
-    /// Requests that were queued since the tap was opened.
+    /// The number of requests that were queued since the tap was opened.
     pub queued: u64,
-    /// Requests beyond the rate since the tap was opened.
+    /// The number of requests that were left out since the tap was opened, because they exceeded its rate.
     pub sampled_out: u64,
-    /// Requests that did not fit into the queue since the tap was opened.
+    /// The number of requests that did not fit into the queue since the tap was opened.
     pub dropped: u64,
 }
 
-/// A request that has ended.
+/// A request that has ended, as a tap shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct TappedRequest {
-    /// When it began, in microseconds of Unix time.
+    /// When the request began, in microseconds of Unix time.
     pub at_unix_us: u64,
-    /// `outbound` if the proxy of its client was tapped, else `inbound`.
+    /// `outbound` if the proxy of its client was tapped, otherwise `inbound`.
     pub direction: Cow<'static, str>,
-    /// The client, `namespace/name`; without the client's proxy the service account of its identity.
+    /// The client, `namespace/name`; if only the server's proxy recorded the request, the service account of the
+    /// client's identity.
     pub client: String,
     /// The client's identity.
     pub client_identity: Option<Box<str>>,
@@ -43,7 +44,7 @@ pub struct TappedRequest {
     pub server: String,
     /// The server's identity.
     pub server_identity: Option<Box<str>>,
-    /// The service that the client called; empty without the client's proxy.
+    /// The service that the client called; empty if the client's proxy did not record the request.
     pub service: String,
     /// Whether the connection between client and server is mTLS.
     pub mtls: bool,
@@ -51,97 +52,99 @@ pub struct TappedRequest {
     pub protocol: Cow<'static, str>,
     /// The method.
     pub method: Box<str>,
-    /// The host that the request is for.
+    /// The host that the request names.
     pub authority: Box<str>,
     /// The path with its query, without secrets.
     pub target: Box<str>,
-    /// The route and the rule that it followed, `HTTPRoute shop/cart rule 1`.
+    /// The route and the rule that the request followed, `HTTPRoute shop/cart rule 1`.
     pub route: Option<Box<str>>,
-    /// How often it was sent again.
+    /// How often the request was sent again.
     pub retries: u32,
     /// The status that the client received.
     pub status: u16,
     /// The `grpc-status` of a gRPC call.
     pub grpc_status: Option<u8>,
-    /// Bytes from the client.
+    /// The number of bytes from the client.
     pub request_bytes: u64,
-    /// Bytes to the client.
+    /// The number of bytes to the client.
     pub response_bytes: u64,
-    /// Why the mesh failed it.
+    /// Why the mesh failed the request.
     pub error: Option<Cow<'static, str>>,
-    /// Where its time went, as far as one proxy knows, or both once they are joined.
+    /// The parts of the request's duration, as far as one proxy knows them, or both proxies once their requests are
+    /// joined.
     pub latency: RequestLatency,
     /// Headers without secrets, if the tap wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(Box<str>, Box<str>)>,
-    /// What the proxies have decided, in order, if the tap wants it.
+    /// The decisions of the proxies, in order, if the tap wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<ProxyDecision>,
     /// The beginning of the request's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_body: Option<TappedBody>,
-    /// The same of the response.
+    /// The beginning of the response's body, if the tap wants it and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_body: Option<TappedBody>,
-    /// By what the request is followed over its hops, in hexadecimal digits.
+    /// The identifier by which later hops recognise a followed request, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Box<str>>,
-    /// In hexadecimal digits, the same in the client's proxy and in the server's. Of use to join them only.
+    /// A number in hexadecimal digits that identifies the request at the client's proxy and at the server's proxy. It
+    /// is only used to join the two records of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Box<str>>,
 }
 
-/// What a proxy has decided on a request.
+/// A decision of a proxy about a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct ProxyDecision {
-    /// `client proxy` or `server proxy`.
+    /// Which proxy made the decision: `client proxy` or `server proxy`.
     pub by: Cow<'static, str>,
-    /// When, in microseconds since that proxy had the head of the request.
+    /// When the decision was made, in microseconds since that proxy received the head of the request.
     pub at_us: u64,
-    /// What, in a line.
+    /// The decision, in one line.
     pub what: Box<str>,
 }
 
-/// The parts of a request's time, in microseconds. `None`: the proxy that knows it was not tapped, or the request did
-/// not get so far.
+/// The parts of a request's time, in microseconds. A part is `None` if the proxy that knows it was not tapped, or the
+/// request did not get so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RequestLatency {
-    /// All of it.
+    /// The duration of the whole request.
     pub total_us: u64,
-    /// In the client's proxy, before the request was sent on the last time.
+    /// The time in the client's proxy, until the request was sent the last time.
     pub client_proxy_us: Option<u64>,
-    /// Between the two proxies, there and back.
+    /// The time between the two proxies, there and back.
     pub network_us: Option<u64>,
-    /// In the server's proxy, before the application had the request.
+    /// The time in the server's proxy, before the application had the request.
     pub server_proxy_us: Option<u64>,
-    /// In the application, until its response began.
+    /// The time in the application, until its response began.
     pub application_us: Option<u64>,
-    /// From the beginning of the response to its end.
+    /// The time from the beginning of the response to its end.
     pub response_us: Option<u64>,
 }
 
-/// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's span,
-/// and the server's proxy makes one below it.
+/// A request of a trace, as one proxy has seen it. The client's proxy makes a span whose parent is the application's
+/// span. The server's proxy makes a child of that span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSpan {
-    /// The trace, which is not zero.
+    /// The identifier of the trace, which is not zero.
     pub trace_id: u128,
-    /// The span, which is not zero.
+    /// The identifier of the span, which is not zero.
     pub span_id: u64,
-    /// The span that the request came from. `None`: the trace begins here.
+    /// The span that sent the request. `None` if the trace begins here.
     pub parent: Option<u64>,
-    /// Whether the trace is sampled. Spans of others are exported only for what became of them.
+    /// Whether the trace is sampled. Spans of other traces are exported only for failed or slow requests.
     pub sampled: bool,
-    /// What happened.
+    /// The request.
     pub request: TappedRequest,
 }
 
-/// The place of a request in a trace.
+/// A request's place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceIds {
-    /// The trace, which is not zero.
+    /// The identifier of the trace, which is not zero.
     pub trace_id: u128,
-    /// The span of the proxy that has seen the request, which is not zero.
+    /// The identifier of the span of the proxy that has seen the request. It is not zero.
     pub span_id: u64,
     /// Whether the trace is sampled.
     pub sampled: bool,
@@ -152,13 +155,13 @@ pub struct TraceIds {
 pub struct AccessRecord {
     /// When the request or the connection began, in microseconds of Unix time.
     pub at_unix_us: u64,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     pub trace: Option<TraceIds>,
-    /// Whether the mesh or the server has failed it.
+    /// Whether the mesh or the server failed the request or connection.
     pub is_failed: bool,
-    /// Whether it is a request, not an opaque connection.
+    /// Whether the record is about a request, and not about an opaque connection.
     pub is_request: bool,
-    /// The fields.
+    /// The names and values of the fields.
     pub attributes: Vec<(String, AccessField)>,
 }
 
@@ -173,18 +176,18 @@ pub enum AccessField {
     Flag(bool),
 }
 
-/// Whether gRPC counts a status as a fault of the server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE,
-/// DATA_LOSS.
+/// Whether gRPC counts a status as a fault of the server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
+/// UNAVAILABLE, DATA_LOSS.
 #[must_use]
 pub const fn is_failed_call(grpc_status: u8) -> bool {
     matches!(grpc_status, 2 | 4 | 12 | 13 | 14 | 15)
 }
 
-/// What a span or a record takes besides its texts, about.
+/// The approximate size of a span or a record without its texts.
 const FIXED_BYTES: usize = 256;
 
 impl TraceSpan {
-    /// About how many bytes it takes, in memory and in a message.
+    /// The approximate number of bytes that the span takes, in memory and in a message.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let request = &self.request;
@@ -203,10 +206,10 @@ impl TraceSpan {
 }
 
 impl AccessRecord {
-    /// About how many bytes it takes, in memory and in a message.
+    /// The approximate number of bytes that the record takes, in memory and in a message.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        /// A key and a value each have a tag and a length in a message, and more of it in memory.
+        /// The tags and lengths of a key and a value in a message; in memory, key and value take more.
         const ATTRIBUTE: usize = 32;
         let of = |(key, value): &(String, AccessField)| {
             let text = if let AccessField::Text(text) = value { text.len() } else { 0 };
@@ -217,24 +220,26 @@ impl AccessRecord {
 }
 
 impl TappedRequest {
-    /// Whether the proxy of its client has recorded it.
+    /// Whether the client's proxy has recorded the request.
     #[must_use]
     pub fn is_outbound(&self) -> bool {
         self.direction == "outbound"
     }
 
-    /// Whether it failed: by the mesh, by a status from 500 on, or by what gRPC counts as a fault of the server.
+    /// Whether the request failed: because of the mesh, with a status of 500 or more, or with a gRPC status that means
+    /// a fault of the server.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.status >= 500 || self.error.is_some() || self.grpc_status.is_some_and(is_failed_call)
     }
 
-    /// The request of the client's proxy with what the server's proxy knows of it, without the mark.
+    /// Adds what the server's proxy knows to the request of the client's proxy, and removes the mark.
     #[must_use]
     pub fn join(mut self, server: &Self) -> Self {
         self.decisions.extend(server.decisions.iter().cloned());
         self.server_identity = self.server_identity.or_else(|| server.server_identity.clone());
-        // One of the proxies may have linked its streams.
+        // A proxy that only forwards the frames between two HTTP/2 streams does not see the bodies. Then only the other
+        // proxy has them.
         self.request_body = self.request_body.or_else(|| server.request_body.clone());
         self.response_body = self.response_body.or_else(|| server.response_body.clone());
         let waited = self.latency.first_byte_us().zip(self.latency.client_proxy_us);
@@ -252,14 +257,14 @@ impl TappedRequest {
 }
 
 impl RequestLatency {
-    /// What the client's proxy knows: when the request was sent on, and when its response began.
+    /// The times that the client's proxy knows: when the request was sent, and when its response began.
     #[must_use]
     pub fn of_client(total_us: u64, sent_us: Option<u64>, first_byte_us: Option<u64>) -> Self {
         let response_us = first_byte_us.map(|byte| total_us.saturating_sub(byte));
         Self { total_us, client_proxy_us: sent_us, response_us, ..Self::default() }
     }
 
-    /// The same of the server's proxy.
+    /// The times that the server's proxy knows.
     #[must_use]
     pub fn of_server(total_us: u64, sent_us: Option<u64>, first_byte_us: Option<u64>) -> Self {
         let waited = first_byte_us.zip(sent_us).map(|(byte, sent)| byte.saturating_sub(sent));
@@ -271,7 +276,7 @@ impl RequestLatency {
         }
     }
 
-    /// When the response began, since the request did.
+    /// The time from the beginning of the request to the beginning of its response.
     fn first_byte_us(&self) -> Option<u64> {
         self.response_us.map(|response| self.total_us.saturating_sub(response))
     }

@@ -1,10 +1,10 @@
-//! Socket addresses with a role, so that the compiler detects a mix-up.
+//! Socket addresses that have a certain meaning, so that the compiler notices if they are mixed up.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// The address that the application dialled before capture steered the socket into its proxy
-/// (outbound), or the address that a client dialled (inbound).
+/// The original destination of a captured connection: the address that the application dialled (outbound), or the
+/// address that a client dialled (inbound).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrigDst(pub SocketAddr);
 

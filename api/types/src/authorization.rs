@@ -21,10 +21,10 @@ use crate::traffic::PolicySource;
 
 pub use paths::{PathReading, UnknownReading};
 
-/// Most policies that may select one workload. A proxy that receives more denies every client.
+/// How many policies may select one workload. A proxy that receives more denies every client.
 pub const MAX_POLICIES: usize = 1024;
 
-/// What a workload permits.
+/// The permissions of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authorization {
     /// The policies that select the workload, ordered by namespace and name.
@@ -39,7 +39,7 @@ pub struct Authorization {
     pub unusable: Option<Arc<str>>,
 }
 
-/// The clients that are permitted where no allow policy selects.
+/// The clients that are permitted on a port that no allow policy selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DefaultAuthorization {
@@ -48,13 +48,13 @@ pub enum DefaultAuthorization {
     All,
     /// Clients with an identity.
     Meshed,
-    /// Clients with an identity of the workload's own namespace.
+    /// Clients whose identity is in the workload's own namespace.
     SameNamespace,
     /// No client.
     Deny,
 }
 
-/// A text that is not a [`DefaultAuthorization`].
+/// The text is not a [`DefaultAuthorization`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a default of authorization: use deny, same-namespace, meshed or all")]
 pub struct UnknownDefault(String);
@@ -64,37 +64,37 @@ pub struct UnknownDefault(String);
 pub struct AuthorizationPolicy {
     /// The document.
     pub source: PolicySource,
-    /// What it does with clients and requests that match.
+    /// What the policy does with clients and requests that match.
     pub action: Action,
-    /// The workload's ports that it is limited to by its targets; `None` means all.
+    /// The ports of the workload to which its targets limit the policy; `None` means all.
     pub ports: Option<Arc<[u16]>>,
     /// The policy matches if one of these matches.
     pub rules: Arc<[PermissionRule]>,
-    /// If any: the policy matches only requests with a valid token of one of these.
+    /// If there are any, the policy matches only requests with a valid token of one of these.
     pub tokens: Arc<[TokenIssuer]>,
-    /// Which service decides on requests that match. For [`Action::External`], and for no other action.
+    /// Which service decides about requests that match. It is set only for [`Action::External`].
     pub external: Option<Arc<ExternalAuthorizer>>,
 }
 
-/// What a policy does with a match. A denial wins over any permission.
+/// What a policy does if it matches. A denial takes precedence over any permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Permits it; what no allow policy of the port permits is denied.
+    /// Permits matches. What no allow policy of the port permits is denied.
     Allow,
-    /// Denies it.
+    /// Denies matches.
     Deny,
-    /// Counts and logs it.
+    /// Counts and logs matches.
     Audit,
-    /// Permits it only if an external authorizer does too, once the other policies have permitted it.
+    /// Permits matches only if an external authorizer permits them, too, once the other policies have.
     External,
 }
 
 /// One rule: a client and a request, both of which must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermissionRule {
-    /// The client matches one of these; empty means every client, with or without an identity.
+    /// The client matches one of these. If there are none, every client matches, with or without an identity.
     pub from: Vec<ClientMatch>,
-    /// The connection or request matches one of these; empty means all.
+    /// The connection or request matches one of these. If there are none, all match.
     pub to: Vec<RequestMatch>,
     /// All of these match the token of the request.
     pub claims: Vec<ClaimMatch>,
@@ -103,7 +103,7 @@ pub struct PermissionRule {
 /// A condition on a client. Every part that is set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientMatch {
-    /// The SPIFFE ID is, or is below, one of these.
+    /// The SPIFFE ID equals one of these, or is below one of these.
     pub identities: Vec<SegmentMatch>,
     /// The identity is of one of these trust domains.
     pub trust_domains: Vec<TrustDomain>,
@@ -115,29 +115,29 @@ pub struct ClientMatch {
     pub blocks: Vec<IpBlock>,
     /// The client has no identity.
     pub unauthenticated: bool,
-    /// The certificate that proves the identity is of this time.
+    /// The certificate that proves the identity fulfils this condition.
     pub certificate: CertificateMatch,
 }
 
-/// A condition on the time of a client's certificate, in whole seconds. Every part that is set must match.
+/// A condition on the validity of a client's certificate, in whole seconds. Every part that is set must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CertificateMatch {
-    /// It began to hold at most this long ago.
+    /// The certificate became valid at most this long ago.
     pub max_age: Option<Duration>,
-    /// It began to hold at least this long ago.
+    /// The certificate became valid at least this long ago.
     pub min_age: Option<Duration>,
-    /// It holds at least this long from now.
+    /// The certificate remains valid for at least this long.
     pub min_left: Option<Duration>,
-    /// It holds at most this long from now.
+    /// The certificate remains valid for at most this long.
     pub max_left: Option<Duration>,
 }
 
-/// When a certificate holds, in seconds of Unix time.
+/// The validity of a certificate, in seconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CertificateValidity {
-    /// Its first second.
+    /// The first second of the validity.
     pub not_before_s: i64,
-    /// Its last second.
+    /// The last second of the validity.
     pub not_after_s: i64,
 }
 
@@ -148,13 +148,13 @@ pub struct RequestMatch {
     pub ports: Vec<u16>,
     /// Methods, case-sensitive.
     pub methods: Vec<Arc<str>>,
-    /// Hosts, in lower case and without port; `*.example.com` matches every host below.
+    /// Hosts, in lower case and without port; `*.example.com` stands for every host below `example.com`.
     pub hosts: Vec<Arc<str>>,
     /// Canonical paths, without query.
     pub paths: Vec<PathPermission>,
     /// All of these must match.
     pub headers: Vec<HeaderMatch>,
-    /// The server names of TLS of the application, in the form of hosts.
+    /// The server names in the application's own TLS, in the form of hosts.
     pub server_names: Vec<Arc<str>>,
 }
 
@@ -163,8 +163,8 @@ pub struct RequestMatch {
 pub enum SegmentMatch {
     /// The whole text.
     Exact(Arc<str>),
-    /// The text, or one that continues it with a slash. Without a slash at its end, so that an
-    /// empty one matches every text that begins with a slash.
+    /// The text, or a text that continues it with a slash. It has no slash at its end, so an empty prefix matches every
+    /// text that begins with a slash.
     Prefix(Arc<str>),
 }
 
@@ -173,18 +173,18 @@ pub enum SegmentMatch {
 pub struct HeaderMatch {
     /// The name, in lower case.
     pub name: Arc<str>,
-    /// The values. An allow rule matches if each line has one of them, or is a list of them; a deny
-    /// or audit rule if any line, or any element of a list, is one of them. Empty means that the
-    /// header is present.
+    /// The values. An allow rule matches if each line has one of them, or is a list of them. A deny or audit rule
+    /// matches if any line, or any element of a list, is one of them. If there are none, the header must only be
+    /// present.
     pub values: Vec<Arc<str>>,
 }
 
 /// A condition on a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathPermission {
-    /// It is, or is below, this one.
+    /// The path equals this one or is below it.
     Segment(SegmentMatch),
-    /// It is that of a gRPC call of this method, whatever the service: `/service/method`.
+    /// The path of a gRPC call of this method, for any service: `/service/method`.
     GrpcMethod(Arc<str>),
 }
 
@@ -204,13 +204,13 @@ pub struct Cidr {
     length: u8,
 }
 
-/// A text that is not a [`Cidr`].
+/// The text is not a [`Cidr`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CidrError {
-    /// Not of the form `<address>/<length>`.
+    /// The text does not have the form `<address>/<length>`.
     #[error("{0:?} is not a block of addresses: use 10.0.0.0/8, fd00::/8 or a single address")]
     Form(String),
-    /// There are bits after the prefix.
+    /// There are bits after the prefix that are not zero.
     #[error("{0:?} has bits after the prefix: use {1}")]
     Bits(String, Cidr),
 }
@@ -224,7 +224,7 @@ impl Authorization {
             && self.unusable.is_none()
     }
 
-    /// Denies every client, because the policies cannot be applied.
+    /// Policies that deny every client, because the real policies cannot be applied.
     #[must_use]
     pub fn unusable(reason: impl Into<Arc<str>>) -> Self {
         Self { unusable: Some(reason.into()), ..Self::default() }
@@ -263,13 +263,13 @@ impl FromStr for DefaultAuthorization {
 }
 
 impl SegmentMatch {
-    /// A prefix; a slash at its end means nothing.
+    /// Creates a prefix; a slash at its end is ignored.
     #[must_use]
     pub fn prefix(text: &str) -> Self {
         Self::Prefix(text.strip_suffix('/').unwrap_or(text).into())
     }
 
-    /// Whether it matches the text.
+    /// Whether the condition matches the text.
     #[must_use]
     pub fn matches(&self, text: &[u8]) -> bool {
         match self {
@@ -294,10 +294,10 @@ impl IpBlock {
 }
 
 impl Cidr {
-    /// Blocks with commas between them, as flags and settings have them: blanks and empty parts are left out.
+    /// Parses blocks separated by commas, as in flags and settings. Blanks and empty parts are ignored.
     ///
     /// # Errors
-    /// One of them is no block.
+    /// One of them is not a block.
     pub fn list(text: &str) -> Result<Vec<Self>, CidrError> {
         text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::parse).collect()
     }
@@ -330,7 +330,7 @@ impl Cidr {
         self.length
     }
 
-    /// Whether an address, with IPv4 in its own form, belongs to the block.
+    /// Whether an address belongs to the block. An IPv4 address must not be in IPv4-mapped form.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let ((own, most), (given, other)) = (bits(self.address), bits(address));
@@ -338,7 +338,7 @@ impl Cidr {
     }
 }
 
-/// The address as a number, and its size in bits.
+/// The address as a number, and the number of its bits.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(ip) => (u32::from(ip).into(), 32),
@@ -346,7 +346,7 @@ fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// All bits but those behind the first `length` of `most`.
+/// A mask of the first `length` of `most` bits.
 fn mask(length: u8, most: u8) -> u128 {
     u128::MAX.checked_shl(most.saturating_sub(length).into()).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! External authorizers: services of the mesh that decide on requests.
+//! External authorizers: services of the mesh that decide about requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,46 +8,45 @@ use crate::ServiceName;
 /// A service that the server's proxy asks whether a request is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAuthorizer {
-    /// The service.
+    /// The authorizer's service.
     pub service: ServiceName,
-    /// Its port.
+    /// The port of the service.
     pub port: u16,
-    /// How it is asked.
+    /// The protocol of the question.
     pub protocol: AuthorizerProtocol,
     /// How long an answer may take.
     pub timeout: Duration,
     /// Whether a request is permitted if the authorizer does not answer.
     pub permits_on_failure: bool,
-    /// What precedes the path of the request in a request of HTTP to the authorizer.
+    /// The prefix of the path in an HTTP request to the authorizer.
     pub path_prefix: Arc<str>,
-    /// The headers of the request that the authorizer is sent, in lower case; `None` means all.
+    /// The headers of the request that are sent to the authorizer, in lower case; `None` means all.
     pub sent: Option<Arc<[Arc<str>]>>,
-    /// The headers that the answer may set on the request, in lower case. What clients send under these names
-    /// is removed.
+    /// The headers that the answer may set on the request, in lower case. Headers of clients with these names are
+    /// removed.
     pub on_request: Vec<Arc<str>>,
     /// The headers of the answer that are added to the response to a permitted request, in lower case.
     pub on_response: Vec<Arc<str>>,
-    /// How much of the body of the request the authorizer is sent; `None` means nothing.
+    /// How the body of the request is sent to the authorizer; `None` means that it is not sent.
     pub body: Option<AuthorizerBody>,
 }
 
 /// How the body of a request is sent to an authorizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthorizerBody {
-    /// Most bytes of it.
+    /// The largest number of bytes of the body that are sent.
     pub max_bytes: u32,
-    /// A longer body is cut there; otherwise its request is denied.
+    /// Whether a longer body is truncated; otherwise its request is denied.
     pub partial: bool,
-    /// Over gRPC it is bytes (`raw_body`) and not a text (`body`).
+    /// Whether the body is sent over gRPC as bytes (`raw_body`) and not as text (`body`).
     pub as_bytes: bool,
 }
 
-/// Most bytes of a body that an authorizer is sent. The proxy holds them until the answer.
+/// How many bytes of a body are sent to an authorizer. The proxy holds them until the answer.
 pub const MAX_AUTHORIZER_BODY: u32 = 64 * 1024;
 
 impl ExternalAuthorizer {
-    /// Stands for an authorizer that a document does not name correctly: it is never there, so that requests are
-    /// denied.
+    /// A placeholder for an authorizer that a document names incorrectly. It never answers, so requests are denied.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -65,11 +64,11 @@ impl ExternalAuthorizer {
     }
 }
 
-/// How an authorizer is asked.
+/// The protocol of an authorizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizerProtocol {
-    /// By gRPC: `envoy.service.auth.v3.Authorization/Check`.
+    /// Over gRPC: `envoy.service.auth.v3.Authorization/Check`.
     Grpc,
-    /// By a request of HTTP with the method, the path and headers of the one that it decides on.
+    /// Over HTTP, with a request that has the method, the path and headers of the request about which it decides.
     Http,
 }

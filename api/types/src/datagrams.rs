@@ -6,16 +6,16 @@ use std::str::FromStr;
 /// The value of `leno.dev/udp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Datagrams {
-    /// None: UDP passes the proxy by.
+    /// None: UDP bypasses the proxy.
     #[default]
     Off,
-    /// All but DNS.
+    /// All except DNS.
     Enabled,
-    /// All.
+    /// All datagrams.
     All,
 }
 
-/// A text that is no value of `leno.dev/udp`.
+/// The text is not a value of `leno.dev/udp`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} does not say which datagrams are carried: use off, enabled or all")]
 pub struct UnknownDatagrams(String);
@@ -31,7 +31,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether the proxy carries any.
+    /// Whether the proxy carries any datagrams.
     #[must_use]
     pub const fn is_on(self) -> bool {
         !matches!(self, Self::Off)

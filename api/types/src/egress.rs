@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Egress {
-    /// They are relayed unchanged.
+    /// Such connections are relayed unchanged.
     #[default]
     Allow,
-    /// They are refused.
+    /// Such connections are refused.
     Deny,
 }
 
-/// A text that is not an [`Egress`].
+/// The text is not an [`Egress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a way of egress: use allow or deny")]
 pub struct UnknownEgress(String);
 
 impl Egress {
-    /// The name used in YAML and in output.
+    /// The name in YAML and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

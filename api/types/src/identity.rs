@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::name::{NameError, check_label, check_subdomain};
 
-/// Longest trust domain name accepted, in bytes (SPIFFE-ID section 2.1).
+/// The longest trust domain name, in bytes (SPIFFE-ID section 2.1).
 const MAX_TRUST_DOMAIN: usize = 255;
 
 /// The name of the mesh in its identities, for example `cluster.local`.
@@ -26,7 +26,7 @@ pub struct Identity {
 /// Why a text is not an identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Not of the form `spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>`.
+    /// The text does not have the form `spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>`.
     #[error("{0:?} is not of the form spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>")]
     Form(String),
     /// The trust domain has characters or a length that SPIFFE does not allow.
@@ -56,9 +56,8 @@ impl TrustDomain {
         &self.0
     }
 
-    /// The SPIFFE ID of the control plane's own servers, as text. It is not an [`Identity`]: no
-    /// service account has such a path, whatever its name and namespace, so that no workload can
-    /// pass for the control plane.
+    /// The SPIFFE ID of the control plane's own servers, as text. It is not an [`Identity`]: no service account has
+    /// such a path, whatever its name and namespace are, so that no workload can pretend to be the control plane.
     #[must_use]
     pub fn control_plane(&self) -> String {
         format!("spiffe://{self}/leno/control-plane")

@@ -38,8 +38,8 @@ pub mod source;
 pub mod tokens;
 pub mod traffic;
 
-/// Most processes that finish what they have for one instance, while another one serves that. Each is a client of the control plane
-/// like any other.
+/// The largest number of processes that finish open streams for one instance while another process serves it. Each is a
+/// client of the control plane like any other.
 pub const MAX_FINISHING: usize = 6;
 
 pub use address::{OrigDst, canonical};

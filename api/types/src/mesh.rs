@@ -18,9 +18,9 @@ pub enum Resolution {
     /// The control plane has not answered yet.
     #[default]
     Pending,
-    /// The address is the VIP of a service.
+    /// The address is a virtual address of a service.
     Service(Arc<Service>),
-    /// The address is a workload's own.
+    /// The address belongs to a workload.
     Workload(Arc<Workload>),
     /// The mesh does not know the address.
     Unknown,
@@ -29,25 +29,25 @@ pub enum Resolution {
 /// A service as its clients receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// The service's name.
     pub name: ServiceName,
-    /// Its virtual addresses; empty for a headless service.
+    /// The service's virtual addresses; empty for a headless service.
     pub vips: Vec<IpAddr>,
-    /// Its ports, by ascending number.
+    /// The service's ports, by ascending number.
     pub ports: Vec<ServicePort>,
     /// Which endpoints clients prefer.
     pub distribution: Distribution,
-    /// The routes that apply to the client that receives this value; requests follow them instead
-    /// of going to the service's own endpoints. Empty if no route is attached.
+    /// The routes that apply to the client which receives this value. Requests follow them instead of going to the
+    /// service's own endpoints. Empty if no route is attached.
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
-    /// What the receiving proxy enforces for the service as its waypoint, with the service's own ports; `None` for every
-    /// other proxy, which serves no client of the service.
+    /// The policy that the receiving proxy enforces for the service as its waypoint, with the service's own ports;
+    /// `None` for every other proxy, which serves no client of the service.
     pub waypoint: Option<Arc<ServerPolicy>>,
 }
 
-/// What a proxy subscribes to.
+/// A service or an address to which a proxy subscribes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// The service or workload at an address.
@@ -67,13 +67,13 @@ impl From<IpAddr> for Subject {
 pub struct ServicePort {
     /// The number that clients dial.
     pub port: u16,
-    /// Its name, empty if it has none.
+    /// The port's name, empty if it has none.
     pub name: Arc<str>,
     /// The declared protocol.
     pub protocol: Protocol,
-    /// The endpoints that serve it; ready ones only.
+    /// The endpoints of the port, of which only ready ones are listed.
     pub endpoints: Arc<[Endpoint]>,
-    /// Its endpoints outside of the mesh, if it has any, and TLS origination.
+    /// The port's endpoints outside of the mesh, if it has any, and how TLS is originated with them.
     pub external: Option<Arc<ExternalEndpoints>>,
 }
 
@@ -106,7 +106,7 @@ pub struct Origination {
     pub hostname: Arc<str>,
     /// The authorities that may have issued the certificate.
     pub roots: Roots,
-    /// Alternative names: if there are any, the certificate must be for one of these.
+    /// Alternative names. If there are any, the certificate must be for one of them.
     pub names: Arc<[SubjectName]>,
 }
 
@@ -115,9 +115,9 @@ pub struct Origination {
 pub enum Roots {
     /// The authorities that the proxy's machine trusts.
     System,
-    /// These authorities, in DER.
+    /// Only these authorities, in DER.
     Given(Arc<[Vec<u8>]>),
-    /// No usable authority, and the reason; no connection is made.
+    /// There is no usable authority, for this reason; no connection is made.
     Missing(Arc<str>),
 }
 
@@ -135,32 +135,33 @@ pub enum SubjectName {
 pub struct Endpoint {
     /// The workload instance, if known.
     pub workload: Option<InstanceName>,
-    /// Its addresses, at most one of each family, IPv4 first.
+    /// The endpoint's addresses, at most one of each family, IPv4 first.
     pub addresses: Vec<IpAddr>,
     /// The port on the workload.
     pub port: u16,
-    /// The identity that the client expects over mTLS; `None` means plaintext (unmeshed, or mTLS
-    /// disabled).
+    /// The identity that the client expects over mTLS; `None` means plaintext, because the endpoint has no proxy or
+    /// mTLS is disabled.
     pub identity: Option<Identity>,
-    /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
+    /// The endpoint's zone and node, for clients that prefer near endpoints; empty if the service prefers none.
     pub place: Topology,
-    /// How its proxy is spoken to, if it has an identity.
+    /// The protocol of its proxy, if it has an identity.
     pub wire: WireForm,
 }
 
-/// How the proxy of a client speaks to the proxy of a server, in mTLS.
+/// The protocol between the proxy of a client and the proxy of a server, inside mTLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WireForm {
-    /// As proxies of this mesh do: on the service's own port.
+    /// The protocol of this mesh, on the service's own port.
     #[default]
     Leno,
-    /// HBONE: by a CONNECT of HTTP/2 for each connection, on [`HBONE`](crate::ports::HBONE), as ztunnel does.
+    /// HBONE, as ztunnel uses it: an HTTP/2 CONNECT for each connection, on [`HBONE`](crate::ports::HBONE).
     Hbone,
-    /// The endpoint is a waypoint of the service: HBONE, with a CONNECT for an address and port of the service.
+    /// The endpoint is a waypoint of the service: over HBONE, clients send a CONNECT for an address and port of the
+    /// service.
     Waypoint,
 }
 
-/// Where an instance runs; a part is empty if unknown.
+/// Where an instance runs. A part is empty if it is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Topology {
     /// The zone (`topology.kubernetes.io/zone`).
@@ -175,31 +176,31 @@ pub enum Distribution {
     /// No preference.
     #[default]
     Any,
-    /// Those of the client's zone (`PreferSameZone`, `PreferClose`).
+    /// Endpoints in the client's zone (`PreferSameZone`, `PreferClose`).
     SameZone,
-    /// Those of the client's node, then those of its zone (`PreferSameNode`).
+    /// Endpoints on the client's node, then those in its zone (`PreferSameNode`).
     SameNode,
 }
 
 /// One workload instance, for clients that dial its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// Its name.
+    /// The instance's name.
     pub name: InstanceName,
-    /// Its addresses.
+    /// The instance's addresses.
     pub addresses: Vec<IpAddr>,
     /// The identity that the client expects over mTLS; `None` means plaintext.
     pub identity: Option<Identity>,
     /// The declared protocols of its ports.
     pub ports: Vec<PortProtocol>,
-    /// How its proxy is spoken to, if it has an identity.
+    /// The protocol of its proxy, if it has an identity.
     pub wire: WireForm,
 }
 
-/// What a proxy enforces for its own workload.
+/// The policy that a proxy enforces for its own workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPolicy {
-    /// The workload that it is for.
+    /// The workload to which the policy applies.
     pub workload: InstanceName,
     /// Whether plaintext is accepted.
     pub mtls: MtlsMode,
@@ -209,14 +210,14 @@ pub struct ServerPolicy {
     pub ports: Vec<PortProtocol>,
     /// The workload's rate limits.
     pub limits: Arc<[RateLimit]>,
-    /// Whether it may connect to destinations that the mesh does not know.
+    /// Whether the workload may connect to destinations that the mesh does not know.
     pub egress: Egress,
-    /// The zone and node that it runs in.
+    /// The zone and the node in which the workload runs.
     pub place: Topology,
-    /// Whether it is terminating. It still serves new connections, but closes each connection after
-    /// its next response, so that clients move to other endpoints before it stops.
+    /// Whether the workload is terminating. It still serves new connections, but closes each connection after its next
+    /// response, so that clients move to other endpoints before it stops.
     pub ending: bool,
-    /// How far the removal of the mesh has gone.
+    /// The stage of the mesh's removal.
     pub removal: Removal,
     /// Which clients may connect, and what they may request.
     pub authorization: Arc<Authorization>,
@@ -240,13 +241,13 @@ impl ServerPolicy {
 }
 
 impl Service {
-    /// The port of TCP that clients dial as `port`.
+    /// The TCP port that clients dial as `port`.
     #[must_use]
     pub fn port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|one| one.port == port && one.protocol != Protocol::Udp)
     }
 
-    /// The port that clients send datagrams to.
+    /// The UDP port to which clients send datagrams.
     #[must_use]
     pub fn datagram_port(&self, port: u16) -> Option<&ServicePort> {
         self.ports.iter().find(|one| one.port == port && one.protocol == Protocol::Udp)
@@ -268,8 +269,8 @@ impl Topology {
 }
 
 impl Endpoint {
-    /// The socket address to dial: of the same family as `like` if the endpoint has one, else of
-    /// the other.
+    /// The socket address to which a client connects. It is of the same family as `like`, if the endpoint has such an
+    /// address, and otherwise of the other family.
     #[must_use]
     pub fn address(&self, like: IpAddr) -> Option<SocketAddr> {
         let same_family = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();

@@ -5,26 +5,26 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a workload's inbound side does with connections without a mesh identity.
+/// How a workload's inbound side treats connections without a mesh identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MtlsMode {
-    /// Refuses them: only mTLS with an identity that the trust bundle certifies is accepted.
+    /// Such connections are refused: only mTLS with an identity that the trust bundle certifies is accepted.
     Strict,
-    /// Accepts both; mTLS is used if both ends are meshed.
+    /// Such connections are accepted, and so is mTLS, which is used if both ends are meshed.
     #[default]
     Permissive,
-    /// Uses no mTLS at all, not even between meshed workloads.
+    /// Such connections are accepted, and mTLS is not used at all, not even between meshed workloads.
     Disabled,
 }
 
-/// A text that is not an [`MtlsMode`].
+/// The text is not an [`MtlsMode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an mTLS mode: use strict, permissive or disabled")]
 pub struct UnknownMtlsMode(String);
 
 impl MtlsMode {
-    /// The name used in YAML, on the wire and in metrics.
+    /// The name in YAML, in messages and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl MtlsMode {
         }
     }
 
-    /// The mode of the two that accepts less plaintext.
+    /// Whichever of the two modes accepts less plaintext.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let rank = |mode| match mode {

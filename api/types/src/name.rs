@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Longest DNS label, in bytes (RFC 1035 section 2.3.4).
+/// The longest DNS label, in bytes (RFC 1035 section 2.3.4).
 const MAX_LABEL: usize = 63;
-/// Longest name of labels joined by dots, in bytes: the limit of Kubernetes for objects that are
-/// not DNS hosts themselves.
+/// The longest name that consists of labels joined by dots, in bytes. It is Kubernetes' limit for objects that are not
+/// DNS hosts themselves.
 const MAX_SUBDOMAIN: usize = 253;
 
 /// The name of a service, `<namespace>/<name>`.
@@ -15,7 +15,7 @@ const MAX_SUBDOMAIN: usize = 253;
 pub struct ServiceName {
     /// The namespace, a DNS label.
     pub namespace: Arc<str>,
-    /// The name within it, a DNS label.
+    /// The name of the service in the namespace, a DNS label.
     pub name: Arc<str>,
 }
 
@@ -24,32 +24,32 @@ pub struct ServiceName {
 pub struct InstanceName {
     /// The namespace, a DNS label.
     pub namespace: Arc<str>,
-    /// The name within it.
+    /// The name of the instance in the namespace.
     pub name: Arc<str>,
 }
 
 /// Why a text is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Not a DNS label.
+    /// The text is not a DNS label.
     #[error("{text:?} is not a {what}: use 1 to 63 of a-z, 0-9 and '-', with no '-' at either end")]
     Label {
-        /// What the text was to name.
+        /// What the text should name.
         what: &'static str,
         /// The text.
         text: String,
     },
-    /// Not labels joined by dots.
+    /// The text does not consist of labels joined by dots.
     #[error(
         "{text:?} is not a {what}: use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each part"
     )]
     Subdomain {
-        /// What the text was to name.
+        /// What the text should name.
         what: &'static str,
         /// The text.
         text: String,
     },
-    /// Not of the form `<namespace>/<name>`.
+    /// The text does not have the form `<namespace>/<name>`.
     #[error("{0:?} is not of the form <namespace>/<name>")]
     Form(String),
 }
@@ -57,18 +57,17 @@ pub enum NameError {
 /// Checks that `text` is a DNS label (RFC 1123 section 2.1), as Kubernetes requires of names.
 ///
 /// # Errors
-/// [`NameError::Label`], with `what` the text was to name.
+/// [`NameError::Label`], with `what` the text should name.
 pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_LABEL && is_part(text);
     if good { Ok(()) } else { Err(NameError::Label { what, text: text.to_owned() }) }
 }
 
-/// Checks that `text` is a name as Kubernetes requires of objects that are not DNS hosts, such as
-/// service accounts and endpoint slices. Unlike in DNS, a part may be longer than 63 bytes; the
-/// whole name may have at most 253.
+/// Checks that `text` is a name as Kubernetes requires of objects that are not DNS hosts, such as service accounts and
+/// endpoint slices. Unlike in DNS, a part may be longer than 63 bytes; the whole name may have at most 253.
 ///
 /// # Errors
-/// [`NameError::Subdomain`], with `what` the text was to name.
+/// [`NameError::Subdomain`], with `what` the text should name.
 pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_part);
     if good { Ok(()) } else { Err(NameError::Subdomain { what, text: text.to_owned() }) }

@@ -6,16 +6,16 @@ use std::fmt;
 /// or the pod itself if no other object created it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Its kind in Kubernetes.
+    /// The kind of the object in Kubernetes.
     pub kind: String,
-    /// Its name.
+    /// The name of the object.
     pub name: String,
 }
 
-/// A Deployment's label for the version of its pods; the name of their ReplicaSet ends with its
+/// The label in which a Deployment stores the version of its pods. The name of their ReplicaSet ends with the label's
 /// value.
 pub const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
-/// How many digits the minutes since 1970 have, from 1989 to 2160.
+/// How many digits the number of minutes since 1970 has, from 1989 to 2160.
 const MINUTES: usize = 8;
 
 impl Owner {
@@ -39,7 +39,7 @@ impl Owner {
     }
 }
 
-/// Whether a Job's name ends with the minute for which a CronJob created it.
+/// Whether the end of a Job's name is the minute for which a CronJob created it.
 fn is_time(text: &str) -> bool {
     text.len() == MINUTES && text.bytes().all(|byte| byte.is_ascii_digit())
 }

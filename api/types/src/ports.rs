@@ -1,13 +1,13 @@
-//! The ports and the user id that all parts of the mesh agree on.
+//! The ports and the user ID that all parts of the mesh use.
 
 /// The proxy's outbound listener, on loopback.
 pub const OUTBOUND: u16 = 15001;
 /// The proxy's inbound listener.
 pub const INBOUND: u16 = 15006;
-/// Where proxies accept HBONE: HTTP/2 CONNECT in mTLS, the wire form of Istio's ambient mode.
+/// The port on which proxies accept HBONE: HTTP/2 CONNECT in mTLS, which Istio's ambient mode uses.
 pub const HBONE: u16 = 15008;
-/// Where proxies accept datagrams of other proxies over QUIC. That is UDP, so it can use the same number as HBONE,
-/// which is TCP.
+/// The port on which proxies accept datagrams of other proxies over QUIC. This is UDP, so it can have the same number
+/// as HBONE, which is TCP.
 pub const DATAGRAMS: u16 = 15008;
 /// The control plane's discovery and identity service.
 pub const CONTROL: u16 = 15010;
@@ -15,20 +15,19 @@ pub const CONTROL: u16 = 15010;
 pub const ADMIN: u16 = 15020;
 /// The admin server of a node's agent, on the node's own network: `/metrics`, `/ready`, `/live`, `/captures`.
 pub const AGENT_ADMIN: u16 = 15025;
-/// The user that proxies run as; capture by netfilter exempts it.
+/// The user of proxies. Capture by netfilter exempts this user.
 pub const PROXY_UID: u32 = 2102;
 
-/// The file with the ports that the kernel does not assign by itself, separate for each network
-/// namespace. Every process in the namespace may read it; only the owner of the namespace may write
-/// it.
+/// The file with the ports that the kernel does not assign by itself. Each network namespace has its own. Every process
+/// in the namespace may read it; only the owner of the namespace may write it.
 pub const RESERVED_FILE: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// The ports that a node's agent reserves in a pod's namespace after capturing it. The reservation
-/// tells the pod's proxy that the pod is captured, and prevents an application's connection from
-/// getting one of the mesh's ports as its local port.
+/// The ports that a node's agent reserves in a pod's namespace after capturing it. The reservation shows the pod's
+/// proxy that the pod is captured. It also prevents that a connection of an application gets one of these ports as its
+/// local port.
 pub const MARK: [u16; 3] = [OUTBOUND, INBOUND, ADMIN];
 
-/// Whether the ports of [`MARK`] are in this list, in the kernel's format: `8080,15001-15006`.
+/// Whether this list contains the ports of [`MARK`]. It is in the kernel's format: `8080,15001-15006`.
 #[must_use]
 pub fn are_marked(reserved: &str) -> bool {
     let ranges: Vec<(u16, u16)> = reserved.trim().split(',').filter_map(range).collect();

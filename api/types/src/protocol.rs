@@ -1,22 +1,22 @@
-//! How to handle the bytes of a port.
+//! The protocols of ports, which decide how bytes are handled.
 
 /// The protocol of a port, declared by `appProtocol` or left to detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Not declared: the first bytes of each connection decide.
+    /// The port declares no protocol, so the first bytes of each connection decide.
     #[default]
     Detect,
     /// HTTP/1.0 or HTTP/1.1.
     Http1,
-    /// HTTP/2 with prior knowledge, gRPC included.
+    /// HTTP/2 with prior knowledge, including gRPC.
     Http2,
-    /// Any other protocol: relayed as bytes.
+    /// Any other protocol, which is relayed as bytes.
     Opaque,
-    /// Datagrams of UDP that proxies carry. A port of TCP is never of this protocol.
+    /// UDP datagrams that proxies carry. TCP ports never have this protocol.
     Udp,
 }
 
-/// The `appProtocol` of ports of UDP whose datagrams proxies carry.
+/// The `appProtocol` of UDP ports whose datagrams proxies carry.
 pub const UDP_APP_PROTOCOL: &str = "leno.dev/udp";
 
 impl Protocol {

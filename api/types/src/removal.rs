@@ -1,21 +1,21 @@
-//! How far the removal of a mesh has gone.
+//! The stages of the removal of a mesh.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The steps of removing a mesh from running workloads without failing their requests. Each step
+/// The stages in which a mesh is removed from running workloads, so that none of their requests fail. Each stage
 /// includes those before it, and begins when all proxies have applied the one before.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Removal {
-    /// No removal.
+    /// The mesh is not being removed.
     #[default]
     None,
-    /// Servers accept plaintext as well, whatever their mTLS mode.
+    /// Servers accept plaintext, too, whatever their mTLS mode is.
     Permissive,
     /// Clients connect in plaintext, because a server may no longer be captured.
     Plaintext,
@@ -24,16 +24,16 @@ pub enum Removal {
     Released,
 }
 
-/// A text that is not a [`Removal`].
+/// The text is not a [`Removal`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no step of a removal: use none, permissive, plaintext or released")]
 pub struct UnknownRemoval(String);
 
 impl Removal {
-    /// All steps, in order.
+    /// All stages, in order.
     pub const ALL: [Self; 4] = [Self::None, Self::Permissive, Self::Plaintext, Self::Released];
 
-    /// The name used in YAML and in output.
+    /// The name in YAML and in output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Removal {
         }
     }
 
-    /// Its position in the order, for metrics: 0 for none, 3 for the last step.
+    /// The position of the stage in the order, for metrics: 0 for none, 3 for the last stage.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8

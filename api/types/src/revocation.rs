@@ -1,37 +1,38 @@
-//! Certificates that are accepted no longer.
+//! Certificates that are no longer accepted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::Identity;
 
-/// Most identities whose certificates are revoked at a time. A mesh with more of them needs another root.
+/// For how many identities certificates may be revoked at a time. A mesh with more of them needs another root.
 pub const MAX_REVOKED: usize = 1_024;
 
-/// Which certificates were revoked: those of an identity that begin at a time or before. Cheap to clone.
+/// The revoked certificates: for each identity, those whose validity begins at a given time or earlier. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revocations(Arc<BTreeMap<Identity, i64>>);
 
 impl Revocations {
-    /// Revokes the certificates of each identity that begin at the time, in seconds of Unix time, or before.
+    /// Revokes certificates. For each identity, the certificates whose validity begins at the given time (in seconds of
+    /// Unix time) or earlier are revoked.
     #[must_use]
     pub fn new(last_not_before_s: impl IntoIterator<Item = (Identity, i64)>) -> Self {
         Self(Arc::new(last_not_before_s.into_iter().collect()))
     }
 
-    /// Whether a certificate of `identity` that begins then was revoked.
+    /// Whether a certificate of `identity` whose validity begins at `not_before_s` is revoked.
     #[must_use]
     pub fn covers(&self, identity: &Identity, not_before_s: i64) -> bool {
         self.0.get(identity).is_some_and(|last| not_before_s <= *last)
     }
 
-    /// Whether there is none.
+    /// Whether no certificate is revoked.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each identity, with the latest begin of a certificate that was revoked.
+    /// Each identity, with the latest beginning of validity that is revoked.
     pub fn iter(&self) -> impl Iterator<Item = (&Identity, i64)> {
         self.0.iter().map(|(identity, last)| (identity, *last))
     }

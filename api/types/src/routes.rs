@@ -1,35 +1,35 @@
-//! Routes as proxies receive them: data only, references resolved.
+//! Routes as proxies receive them: only data, in which references are already resolved.
 //!
-//! The index builds these values from the objects of the Gateway API, one list per service and
-//! group of clients. `leno-policy` compiles them into tables that requests are matched against.
+//! The index builds these values from the objects of the Gateway API, with one list for each service and group of
+//! clients. `leno-policy` compiles them into tables in which it looks up requests.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ServiceName;
 
-/// One route, with the parts that concern one service.
+/// One route, with only the parts that concern one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Its kind.
+    /// The route's kind.
     pub kind: RouteKind,
-    /// Its namespace.
+    /// The route's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The route's name.
     pub name: Arc<str>,
-    /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each
-    /// other, the older one wins.
+    /// When the route was created, in seconds of Unix time; 0 if unknown. If two routes contradict each other, the
+    /// older route wins.
     pub created: u64,
-    /// The ports of the service that it attaches to; empty means all.
+    /// The ports of the service to which the route is attached; none means all.
     pub ports: Vec<u16>,
-    /// For [`RouteKind::Tls`]: the server names that it matches, in lower case. A name that begins
-    /// with `*.` matches all names below.
+    /// For [`RouteKind::Tls`]: the server names that the route matches, in lower case. A name that begins with `*.`
+    /// matches all names below.
     pub hostnames: Vec<Arc<str>>,
-    /// Its rules, in the order given.
+    /// The route's rules, in the order given.
     pub rules: Vec<RouteRule>,
 }
 
-/// The kind of a route, by what it matches.
+/// The kind of a route, which depends on what it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RouteKind {
     /// Connections that are relayed as bytes: `TCPRoute`.
@@ -46,23 +46,23 @@ pub enum RouteKind {
 /// A set of requests, and what happens to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteRule {
-    /// Its name, if it has one.
+    /// The rule's name, if it has one.
     pub name: Option<Arc<str>>,
-    /// It applies to requests that match any of these; empty means all requests.
+    /// The rule applies to requests that match any of these. If there are none, it applies to all requests.
     pub matches: Vec<RouteMatch>,
-    /// Changes of these requests.
+    /// How these requests are changed.
     pub filters: Vec<Filter>,
-    /// The backends that they go to, by weight.
+    /// The backends to which these requests go, by weight.
     pub backends: Vec<RouteBackend>,
-    /// Their timeouts.
+    /// The timeouts of these requests.
     pub timeouts: RouteTimeouts,
-    /// When they are retried; `None` means as the policy sets it.
+    /// When these requests are retried; `None` means that the policy decides.
     pub retry: Option<RouteRetry>,
-    /// Keeps a client's requests on one endpoint.
+    /// How a client's requests are kept on one endpoint; `None` if they are not.
     pub session: Option<SessionAffinity>,
 }
 
-/// Conditions that must all hold.
+/// Conditions that a request must all meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteMatch {
     /// The condition on the path.
@@ -78,9 +78,9 @@ pub struct RouteMatch {
 /// A condition on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
-    /// Compared byte by byte.
+    /// The path is compared byte by byte.
     Exact(Arc<str>),
-    /// Compared by path elements, from the left.
+    /// The path is compared by its elements, from the left.
     Prefix(Arc<str>),
     /// A regular expression that matches the whole path.
     Regex(Arc<str>),
@@ -96,7 +96,7 @@ pub enum PathMatch {
 /// A condition on a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextMatch {
-    /// Compared byte by byte.
+    /// The text is compared byte by byte.
     Exact(Arc<str>),
     /// A regular expression that matches the whole text.
     Regex(Arc<str>),
@@ -105,7 +105,7 @@ pub enum TextMatch {
 /// A condition on a header or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMatch {
-    /// The name; header names in any case.
+    /// The name. The name of a header may be in upper or lower case.
     pub name: Arc<str>,
     /// The value.
     pub value: TextMatch,
@@ -131,9 +131,9 @@ pub enum Filter {
 /// Changes of headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderChanges {
-    /// Replaces all headers of the same name.
+    /// Headers to set. Each replaces all headers of the same name.
     pub set: Vec<(Arc<str>, Arc<str>)>,
-    /// Is added to headers of the same name.
+    /// Headers to add. Headers of the same name that are already there remain.
     pub add: Vec<(Arc<str>, Arc<str>)>,
     /// Names of headers to remove.
     pub remove: Vec<Arc<str>>,
@@ -142,28 +142,28 @@ pub struct HeaderChanges {
 /// A redirection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirect {
-    /// `http` or `https`; `None` means the request's.
+    /// The scheme, `http` or `https`; `None` means that of the request.
     pub scheme: Option<Arc<str>>,
-    /// The host; `None` means the request's.
+    /// The host; `None` means that of the request.
     pub hostname: Option<Arc<str>>,
-    /// The path; `None` means the request's.
+    /// The path; `None` means that of the request.
     pub path: Option<PathChange>,
     /// The port.
     pub port: Option<u16>,
-    /// 301, 302, 303, 307 or 308.
+    /// The status of the response: 301, 302, 303, 307 or 308.
     pub status: u16,
 }
 
 /// Changes host and path before the request is forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The host; `None` means the request's.
+    /// The host; `None` means that of the request.
     pub hostname: Option<Arc<str>>,
-    /// The path; `None` means the request's.
+    /// The path; `None` means that of the request.
     pub path: Option<PathChange>,
 }
 
-/// A replacement of a path.
+/// Replaces a path or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
     /// Replaces the whole path.
@@ -172,23 +172,23 @@ pub enum PathChange {
     Prefix(Arc<str>),
 }
 
-/// Sends copies of requests; the proxy does not wait for their responses.
+/// Sends copies of requests. The proxy does not wait for the responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// The backend.
+    /// The backend that receives the copies.
     pub target: RouteTarget,
-    /// How many requests are copied
+    /// The numerator of the fraction of requests that are copied.
     pub numerator: u32,
-    /// out of how many; never 0.
+    /// The denominator of this fraction. It is never 0.
     pub denominator: u32,
 }
 
-/// What browsers may do with requests from pages of other origins.
+/// Which requests browsers may send from pages of other origins, and what those pages may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cors {
     /// The allowed origins; the host may begin with `*`.
     pub origins: Vec<Arc<str>>,
-    /// Whether requests may have cookies and other credentials.
+    /// Whether requests may carry cookies and other credentials.
     pub credentials: bool,
     /// The allowed methods.
     pub methods: Vec<Arc<str>>,
@@ -196,7 +196,7 @@ pub struct Cors {
     pub headers: Vec<Arc<str>>,
     /// The response headers that pages may read.
     pub exposed: Vec<Arc<str>>,
-    /// For how many seconds a browser may cache a preflight's response.
+    /// How many seconds a browser may cache the response to a preflight request.
     pub max_age_s: u32,
 }
 
@@ -205,7 +205,7 @@ pub struct Cors {
 pub struct RouteBackend {
     /// The object that receives the requests.
     pub target: RouteTarget,
-    /// Its share, relative to the sum of all weights.
+    /// The backend's share of the requests, relative to the sum of all weights.
     pub weight: u32,
     /// Filters for requests to this backend, applied after the filters of the rule.
     pub filters: Vec<Filter>,
@@ -218,10 +218,10 @@ pub enum RouteTarget {
     Service {
         /// The service.
         name: ServiceName,
-        /// The number that clients dial.
+        /// The port number to which clients connect.
         port: u16,
     },
-    /// No usable object: requests to it fail.
+    /// The reference leads to no usable object, so requests to it fail.
     Invalid(InvalidTarget),
 }
 
@@ -232,18 +232,18 @@ pub enum InvalidTarget {
     NotFound,
     /// The service has no such port.
     NoSuchPort,
-    /// It is in another namespace, which has not granted the reference.
+    /// The object is in another namespace, which has not granted the reference.
     NotGranted,
-    /// Its kind cannot receive requests.
+    /// The object's kind cannot receive requests.
     Kind,
 }
 
 /// How long a request may take; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouteTimeouts {
-    /// For the whole request.
+    /// The limit for the whole request.
     pub request: Option<Duration>,
-    /// For each attempt with a backend.
+    /// The limit for each attempt with a backend.
     pub backend_request: Option<Duration>,
 }
 
@@ -252,7 +252,7 @@ pub struct RouteTimeouts {
 pub struct RouteRetry {
     /// Statuses that count as failures, in addition to failures without a response.
     pub codes: Vec<u16>,
-    /// Most retries; `None` means one.
+    /// The largest number of retries; `None` means one.
     pub attempts: Option<u32>,
     /// The shortest wait before a retry; `None` means the default backoff.
     pub backoff: Option<Duration>,
@@ -263,11 +263,11 @@ pub struct RouteRetry {
 pub struct SessionAffinity {
     /// The name of the cookie or header.
     pub name: Arc<str>,
-    /// Whether it is a header of requests and responses instead of a cookie.
+    /// Whether the session is in a header of requests and responses instead of a cookie.
     pub is_header: bool,
-    /// The longest life of a session.
+    /// How long a session may last.
     pub absolute: Option<Duration>,
-    /// How long a session may be without a request.
+    /// How long a session may last without a request.
     pub idle: Option<Duration>,
     /// Whether clients keep the cookie when they end.
     pub is_permanent: bool,
@@ -281,13 +281,13 @@ impl Default for PathMatch {
 }
 
 impl RouteKind {
-    /// Whether it matches requests; otherwise it matches connections.
+    /// Whether routes of this kind match requests; otherwise they match connections.
     #[must_use]
     pub const fn is_of_requests(self) -> bool {
         matches!(self, Self::Http | Self::Grpc)
     }
 
-    /// `kind` in YAML.
+    /// The kind as written in `kind` in YAML.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

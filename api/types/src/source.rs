@@ -1,16 +1,15 @@
-//! The address that an application sees as its client when that is not the client's own address.
+//! The address that an application sees as its client's address, if that is not the client's own address.
 //!
-//! The proxy connects to the application from a stand-in address: an address that no host has, so
-//! that no rule about clients matches it by accident. It is neither a loopback address, which
-//! applications trust, nor the workload's own. The node's agent routes it to loopback in the
-//! workload's network namespace. Kernel programs then show the application the client's own
-//! address, which the proxy passes to them in a socket option.
+//! The proxy connects to the application from a stand-in address. No host has this address, so that no rule about
+//! clients matches it by accident. It is neither a loopback address, which applications trust, nor the workload's own.
+//! The node's agent routes it to loopback in the workload's network namespace. Kernel programs can then show the
+//! application the client's own address, which the proxy passes to them in a socket option.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The IPv4 dummy address of RFC 7600, section 4.8: valid as a source, never as a destination.
+/// The IPv4 dummy address of RFC 7600, section 4.8, which is valid as a source and never as a destination.
 pub const STAND_IN_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
-/// The equivalent in the IPv6 dummy prefix, 100:0:0:1::/64 of RFC 9780.
+/// The corresponding address in the IPv6 dummy prefix, 100:0:0:1::/64 of RFC 9780.
 pub const STAND_IN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 1, 0, 0, 0, 8);
 
 /// The level of the socket option that passes the client's address. The kernel itself has no such
@@ -19,15 +18,15 @@ pub const CLIENT_LEVEL: i32 = 0x4c65_6e6f;
 /// The socket option. Its value is a `sockaddr_in6`; an IPv4 address is in IPv4-mapped form.
 pub const CLIENT_OPTION: i32 = 1;
 
-/// The placeholders of IPv4: loopback addresses, each of which stands for a destination of datagrams that the workload has
-/// sent. Kernel programs choose one for each destination and rewrite datagrams to it, so that the proxy receives them, and
-/// tells it by [`CLIENT_LEVEL`] what a placeholder stands for.
+/// The placeholders of IPv4: loopback addresses, each of which stands for a destination of datagrams that the workload
+/// has sent. Kernel programs choose one for each destination and rewrite datagrams to it, so that the proxy receives
+/// them. The proxy reads the destination of a placeholder through [`CLIENT_LEVEL`].
 pub const PLACEHOLDERS_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 64, 0, 0), 10);
-/// The same of IPv6, in the dummy prefix. The node's agent routes them to loopback.
+/// The IPv6 placeholders, in the dummy prefix. The node's agent routes them to loopback.
 pub const PLACEHOLDERS_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x100, 0, 0, 1, 1, 0, 0, 0), 96);
 
-/// The number of a placeholder, which is the name of the socket option of [`CLIENT_LEVEL`] that reads its destination, a
-/// `sockaddr_in6`; `None` for any other address.
+/// The number of a placeholder, which is the name of the socket option of [`CLIENT_LEVEL`] that reads its destination,
+/// a `sockaddr_in6`; `None` for any other address.
 #[must_use]
 pub fn placeholder_number(ip: IpAddr) -> Option<u32> {
     match ip {

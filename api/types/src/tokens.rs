@@ -1,16 +1,16 @@
-//! Who issues the tokens of users, and by which keys they are verified (RFC 7519, RFC 7517).
+//! The issuers of users' tokens, and the keys with which tokens are verified (RFC 7519, RFC 7517).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An issuer of tokens, as a policy accepts it.
+/// An issuer of tokens that a policy accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIssuer {
-    /// The claim `iss`.
+    /// The value that the claim `iss` of a token must have.
     pub issuer: Arc<str>,
-    /// The claim `aud` has one of these.
+    /// The values of which the claim `aud` must contain one.
     pub audiences: Vec<Arc<str>>,
-    /// Its keys.
+    /// The issuer's keys.
     pub keys: Vec<TokenKey>,
     /// The header of requests that carries the token after `Bearer `, in lower case.
     pub header: Arc<str>,
@@ -32,15 +32,17 @@ pub struct ClaimHeader {
 /// A public key that verifies tokens of one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKey {
-    /// The header `kid` of tokens. A key without verifies tokens with any or none.
+    /// The value of `kid` in the headers of tokens. A key without an identifier verifies tokens with any `kid` and
+    /// without one.
     pub id: Option<Arc<str>>,
-    /// The only algorithm that the key is for.
+    /// The only algorithm for which the key may be used.
     pub algorithm: TokenAlgorithm,
-    /// `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of Ed25519.
+    /// The public key: `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of an Ed25519
+    /// key.
     pub public: Arc<[u8]>,
 }
 
-/// A signature algorithm (RFC 7518 section 3.1, RFC 8037). None of them is symmetric.
+/// A signature algorithm (RFC 7518 section 3.1, RFC 8037). No symmetric algorithm is among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenAlgorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
@@ -66,14 +68,16 @@ pub enum TokenAlgorithm {
 /// A condition on a claim of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimMatch {
-    /// The name of a claim. One with dots that no claim has is the path to a claim within claims.
+    /// The name of a claim. If no claim has this name and it contains dots, it is the path to a claim inside other
+    /// claims.
     pub name: Arc<str>,
-    /// One of these is the claim, or an element of it. Empty means that the claim is present.
+    /// The claim, or an element of it, must equal one of these values. If there are none, the claim must only be
+    /// present.
     pub values: Vec<Arc<str>>,
 }
 
 impl TokenAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 9] = [
         Self::Rs256,
         Self::Rs384,
@@ -86,7 +90,7 @@ impl TokenAlgorithm {
         Self::EdDsa,
     ];
 
-    /// The name in tokens and keys (`alg`).
+    /// The algorithm's name in tokens and keys (`alg`).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,7 +106,7 @@ impl TokenAlgorithm {
         }
     }
 
-    /// The algorithm of this name.
+    /// The algorithm with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str() == name)

@@ -11,18 +11,18 @@ use crate::routes::RouteKind;
 
 /// How clients treat a service, or the requests of one route to it.
 ///
-/// Retries, timeouts, hedging and faults concern requests: those of the dialled service apply, and
-/// those of the route that the request follows. Limits, ejection and balancing concern endpoints:
-/// those of the service that the endpoints belong to apply, whatever route leads to them.
+/// Retries, timeouts, hedging and faults concern requests, so the policies of the dialled service and of the route that
+/// the request follows apply. Limits, ejection and balancing concern endpoints, so the policy of the service to which
+/// the endpoints belong applies, whatever route leads to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The document that it comes from.
+    /// The document of the policy.
     pub source: PolicySource,
-    /// The part of the service that it applies to.
+    /// The part of the service to which the policy applies.
     pub scope: PolicyScope,
     /// When a request is retried.
     pub retries: Option<Retries>,
-    /// Timeouts.
+    /// The time limits of requests.
     pub timeouts: TrafficTimeouts,
     /// When a copy of a request is sent before the first has failed.
     pub hedging: Option<Hedging>,
@@ -39,17 +39,16 @@ pub struct Traffic {
 /// The document of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicySource {
-    /// When it was created, in seconds of Unix time; 0 if unknown. Of two policies with the same
-    /// scope, the older wins.
+    /// When the document was created, in seconds of Unix time; 0 if unknown. Of two policies with the same scope, the
+    /// older one wins.
     pub created: u64,
-    /// Its namespace.
+    /// The document's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The document's name.
     pub name: Arc<str>,
 }
 
-/// The part of a service that a policy applies to. For each part of a policy, the narrowest scope
-/// wins.
+/// The part of a service to which a policy applies. For each part of a policy, the narrowest scope wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PolicyScope {
     /// The whole service.
@@ -59,13 +58,13 @@ pub enum PolicyScope {
     Port(u16),
     /// The requests of one route.
     Route {
-        /// Its kind.
+        /// The kind of the route.
         kind: RouteKind,
-        /// Its namespace.
+        /// The namespace of the route.
         namespace: Arc<str>,
-        /// Its name.
+        /// The name of the route.
         name: Arc<str>,
-        /// The rule of this name; `None` means all rules.
+        /// The rule with this name; `None` means all rules.
         rule: Option<Arc<str>>,
     },
 }
@@ -73,7 +72,7 @@ pub enum PolicyScope {
 /// When a request is retried, on another endpoint if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Most retries.
+    /// How many retries there may be.
     pub attempts: u32,
     /// Response statuses that count as failures.
     pub statuses: Vec<StatusRange>,
@@ -90,7 +89,7 @@ pub struct Retries {
     pub backoff: RetryBackoff,
     /// How many requests may be retries.
     pub budget: RetryBudget,
-    /// The longest `Retry-After` to wait for. A response with a longer one is passed to the client.
+    /// The longest `Retry-After` for which to wait. A response with a longer one is passed to the client.
     pub max_retry_after: Duration,
 }
 
@@ -103,21 +102,20 @@ pub struct StatusRange {
     pub to: u16,
 }
 
-/// Failures without a response.
+/// Which failures without a response cause a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryConditions {
     /// No connection could be made.
     pub connect_failure: bool,
     /// The connection or stream broke before a response.
     pub reset: bool,
-    /// The server refused the stream, unprocessed.
+    /// The server refused the stream and did not process it.
     pub refused_stream: bool,
     /// An attempt took too long.
     pub timeout: bool,
 }
 
-/// The wait before a retry: doubled with each retry, up to a bound, minus a random part of up to
-/// half.
+/// The wait before a retry. It doubles with each retry, up to a limit, and is shortened by a random part of up to half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBackoff {
     /// The wait before the first retry.
@@ -144,7 +142,7 @@ pub struct TrafficTimeouts {
     pub response: Option<Duration>,
     /// For a period without any byte in either direction.
     pub idle: Option<Duration>,
-    /// For an opaque or upgraded connection, from its first byte or the upgrade to its last byte.
+    /// For an opaque or upgraded connection, from its first byte or the upgrade until its last byte.
     pub stream: Option<Duration>,
 }
 
@@ -154,9 +152,9 @@ pub struct Hedging {
     /// How long to wait for a response before each further copy; with a percentile, the shortest
     /// wait.
     pub delay: Duration,
-    /// The wait as a percentile of recent times until a response began, in tenths of a percent.
+    /// If set, the wait is this percentile (in tenths of a percent) of the recent times until a response began.
     pub percentile: Option<u16>,
-    /// Most copies, in addition to the first request.
+    /// How many copies there may be, in addition to the first request.
     pub copies: u32,
     /// Whether to copy requests with non-idempotent methods, too.
     pub non_idempotent: bool,
@@ -167,7 +165,7 @@ pub struct Hedging {
 pub struct WorkerLimits {
     /// Connections to all endpoints.
     pub connections: Option<u32>,
-    /// Requests with an endpoint assigned.
+    /// Requests to which an endpoint is assigned.
     pub requests: Option<u32>,
     /// Requests that wait for an endpoint.
     pub pending: Option<u32>,
@@ -185,27 +183,26 @@ pub struct Ejection {
     pub consecutive_failures: Option<u32>,
     /// Ejects an endpoint that succeeds less often than the others; `None` disables this.
     pub success_rate: Option<SuccessRate>,
-    /// How long the first ejection lasts; each further one lasts twice as long as the last.
+    /// How long the first ejection lasts. Each further ejection lasts twice as long as the one before.
     pub base: Duration,
     /// The longest ejection.
     pub max: Duration,
-    /// The largest share of ejected endpoints, in percent. One endpoint may always be ejected, the
-    /// last one never.
+    /// The largest share of ejected endpoints, in percent. The first endpoint may always be ejected, and the last
+    /// endpoint never.
     pub max_percent: u8,
-    /// If fewer than this percentage of endpoints is left, all are used again (panic): the cause is
-    /// then more likely the client, the network or a dependency of the service.
+    /// If fewer than this percentage of endpoints is left, all are used again (panic), because the cause is then more
+    /// likely the client, the network or a dependency of the service.
     pub panic_percent: u8,
 }
 
 /// Compares the success rates of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// How often they are compared, by the requests since the last time.
+    /// How often the endpoints are compared, by their requests since the last comparison.
     pub interval: Duration,
     /// Endpoints with fewer requests are not compared.
     pub minimum_requests: u32,
-    /// How far below the others' mean an endpoint must be, in hundredths of their standard
-    /// deviation.
+    /// How far below the mean of the others an endpoint must be, in hundredths of the others' standard deviation.
     pub deviations_percent: u32,
 }
 
@@ -218,7 +215,7 @@ pub struct Balancing {
     pub slow_start: Option<Duration>,
     /// The cookie that keeps a session on its endpoint.
     pub session_cookie: Option<Arc<str>>,
-    /// How many requests each near endpoint must have, on average, before further ones are used.
+    /// How many requests each near endpoint must have, on average, before other endpoints are used.
     pub overflow: Option<u32>,
 }
 
@@ -233,16 +230,16 @@ impl Balancing {
 /// An algorithm that chooses an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The lower of latency times load, of two random endpoints.
+    /// Of two random endpoints, the one with the lower product of latency and load.
     #[default]
     PeakEwma,
-    /// The lower load, of two random endpoints.
+    /// Of two random endpoints, the one with the lower load.
     LeastRequest,
-    /// In turn.
+    /// One endpoint after the other.
     RoundRobin,
-    /// At random.
+    /// A random endpoint.
     Random,
-    /// By a consistent hash on a ring.
+    /// By a consistent hash on a ring of endpoints.
     RingHash(HashOn),
     /// By a hash in a Maglev table.
     Maglev(HashOn),
@@ -275,7 +272,7 @@ pub struct RequestShare(pub u32);
 /// A delay before a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
-    /// How long.
+    /// How long the request is delayed.
     pub by: Duration,
     /// The share of requests.
     pub share: RequestShare,
@@ -284,7 +281,7 @@ pub struct Delay {
 /// A response of the proxy, in place of the endpoint's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// Its status; a gRPC call receives the corresponding gRPC status.
+    /// The status of the response. A gRPC call receives the corresponding gRPC status.
     pub status: u16,
     /// The share of requests.
     pub share: RequestShare,
@@ -305,13 +302,13 @@ pub struct RateLimit {
     pub per: Duration,
     /// How many requests may come at once.
     pub burst: u32,
-    /// Whether all instances of the workload share it.
+    /// Whether all instances of the workload share the limit.
     pub is_global: bool,
 }
 
 impl RateLimit {
-    /// The name of a limit that several proxies share. Each limit of a policy has one name, the
-    /// same for all targets and ports of the policy.
+    /// The name of a limit that several proxies share. Each limit of a policy has one name, which is the same for all
+    /// targets and ports of the policy.
     #[must_use]
     pub fn shared_name(&self) -> String {
         let PolicySource { namespace, name, .. } = &self.source;

@@ -4,11 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Longest path of a Unix socket in bytes (unix(7)).
+/// The longest path of a Unix socket in bytes (unix(7)).
 const MAX_PATH: usize = 107;
 
 /// Where a SPIFFE Workload API listens: a Unix socket, `unix:///run/spire/agent.sock` (SPIFFE Workload Endpoint,
-/// section 4). Its server identifies callers by the kernel, which TCP does not provide for.
+/// section 4). Its server learns from the kernel which process calls, which is not possible with TCP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WorkloadApiAddress(PathBuf);
 
@@ -32,11 +32,12 @@ impl FromStr for WorkloadApiAddress {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let no = || NoWorkloadApiAddress(text.to_owned());
-        // `unix:/path` has no authority, `unix:///path` an empty one.
+        // `unix:/path` has no authority, and `unix:///path` has an empty one.
         let path = text.strip_prefix("unix:").ok_or_else(no)?;
         let path = path.strip_prefix("//").unwrap_or(path);
         let is_whole = path.starts_with('/') && !path.starts_with("//") && !path.ends_with('/');
-        // Queries and fragments are not allowed; control characters would end up in logs.
+        // Queries and fragments are not allowed, and neither are control characters, because they would be written to
+        // logs.
         let is_plain = !path.contains(['?', '#']) && !path.contains(char::is_control);
         if !is_whole || !is_plain || path.len() > MAX_PATH {
             return Err(no());

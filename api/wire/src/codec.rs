@@ -10,7 +10,7 @@ use tonic_prost::{ProstDecoder, ProstEncoder};
 /// The initial size of each buffer of a call, in bytes: enough for most messages. tonic uses 8 KiB for each of three
 /// buffers.
 const FIRST: usize = 512;
-/// Once a buffer has this size, its messages are sent before further ones are added, as in tonic.
+/// Once a buffer has this size, its messages are sent before further ones are added to it, as in tonic.
 const FULL: usize = 32 * 1024;
 
 /// The codec of the generated code.

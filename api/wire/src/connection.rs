@@ -26,8 +26,9 @@ pub struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// Begins HTTP/2 on a stream whose server is authenticated. `keep_alive`: how often a silent connection is probed, and how
-    /// long the reply may take; a server that vanished without closing is noticed within the sum of both.
+    /// Begins HTTP/2 on a stream whose server is authenticated. `keep_alive` is how often a silent connection is
+    /// probed, and how long the reply may take: a server that vanished without closing the connection is noticed within
+    /// the sum of both.
     ///
     /// # Errors
     /// The server does not speak HTTP/2.

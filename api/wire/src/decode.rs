@@ -26,11 +26,11 @@ use crate::{
     ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, proto,
 };
 
-/// Most endpoints of one service, over all its ports: ten times the number of a large service.
+/// The largest number of endpoints of one service, over all its ports: ten times the number of a large service.
 pub const MAX_ENDPOINTS: usize = 100_000;
-/// Most ports of one service or workload.
+/// The largest number of ports of one service or workload.
 const MAX_PORTS: usize = 1_000;
-/// Most addresses of one service or workload.
+/// The largest number of addresses of one service or workload.
 const MAX_ADDRESSES: usize = 100;
 
 /// Why a message is not a valid value of the mesh.
@@ -55,7 +55,7 @@ pub enum DecodeError {
     Number {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         number: i64,
     },
     /// An address has neither 4 nor 16 bytes.
@@ -85,7 +85,7 @@ pub enum DecodeError {
     /// A name is invalid.
     #[error("bad name")]
     Name(#[from] NameError),
-    /// A proxy of a later version is needed.
+    /// Only a proxy of a later version can use the message.
     #[error("{0} are of a later version than this proxy")]
     Later(&'static str),
     /// An identity is invalid.
@@ -146,7 +146,8 @@ pub fn used_services(any: &proto::Any) -> Result<Vec<ServiceName>, DecodeError> 
 /// Decodes the value of a `TrustBundle` resource.
 ///
 /// # Errors
-/// [`DecodeError`], which names the invalid field. A bundle without roots is one: nothing could be verified with it.
+/// [`DecodeError`], which names the invalid field. A bundle without roots is invalid, too: nothing could be verified
+/// with it.
 pub fn trust_bundle(any: &proto::Any) -> Result<TrustBundle, DecodeError> {
     expect_type(any, TRUST_BUNDLE_TYPE)?;
     let message = proto::TrustBundle::decode(any.value.clone())
@@ -199,7 +200,7 @@ impl TryFrom<proto::Service> for Service {
     }
 }
 
-/// A distribution of a later version means no preference.
+/// A distribution that only later versions know counts as no preference.
 fn distribution(number: i32) -> Distribution {
     match proto::Distribution::try_from(number) {
         Ok(proto::Distribution::SameZone) => Distribution::SameZone,
@@ -237,7 +238,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             Ok(proto::MtlsMode::Strict) => MtlsMode::Strict,
             Ok(proto::MtlsMode::Permissive) => MtlsMode::Permissive,
             Ok(proto::MtlsMode::Disabled) => MtlsMode::Disabled,
-            // Reject a mode of a later version instead of guessing.
+            // Reject a mode that only later versions know, instead of guessing.
             Ok(proto::MtlsMode::Unspecified) | Err(_) => {
                 return Err(DecodeError::Number {
                     field: "mTLS mode",
@@ -247,7 +248,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
         };
         let egress = match proto::Egress::try_from(message.egress) {
             Ok(proto::Egress::Allow) => Egress::Allow,
-            // A setting of a later version can only be more restrictive.
+            // A setting that only later versions know can only be more restrictive.
             Ok(proto::Egress::Deny) | Err(_) => Egress::Deny,
         };
         let removal = match proto::Removal::try_from(message.removal) {
@@ -255,7 +256,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             Ok(proto::Removal::Permissive) => Removal::Permissive,
             Ok(proto::Removal::Plaintext) => Removal::Plaintext,
             Ok(proto::Removal::Released) => Removal::Released,
-            // The proxy cannot perform a step of a later version.
+            // The proxy cannot perform a step that only later versions know.
             Err(_) => {
                 let number = message.removal.into();
                 return Err(DecodeError::Number { field: "step of a removal", number });
@@ -312,7 +313,7 @@ fn port(number: u32) -> Result<u16, DecodeError> {
     }
 }
 
-/// A protocol of a later version is relayed as bytes, which is correct for any protocol.
+/// A protocol that only later versions know is relayed as bytes, which is correct for any protocol.
 fn protocol(number: i32) -> Protocol {
     match proto::Protocol::try_from(number) {
         Ok(proto::Protocol::Detect) => Protocol::Detect,

@@ -1,4 +1,4 @@
-//! Converts the mesh's values into messages. Never fails.
+//! Converts the mesh's values into messages, which never fails.
 
 mod authorization;
 mod endpoints;

@@ -45,12 +45,12 @@ pub struct AuthorizerRequest<'a> {
 /// The body of a request that an authorizer decides on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CheckBody {
-    /// It is not sent.
+    /// The body is not sent.
     #[default]
     None,
-    /// As a text.
+    /// The body is sent as a text.
     Text(String),
-    /// As bytes.
+    /// The body is sent as bytes.
     Bytes(Vec<u8>),
 }
 
@@ -84,7 +84,7 @@ pub struct NoCheckAnswer(#[from] prost::DecodeError);
 const FORBIDDEN: i32 = 403;
 
 impl AuthorizerRequest<'_> {
-    /// The message.
+    /// The encoded message.
     #[must_use]
     pub fn encode(self) -> Bytes {
         let peer = |address: SocketAddr, principal: String| {
@@ -95,7 +95,7 @@ impl AuthorizerRequest<'_> {
         };
         let time = proto::Timestamp {
             seconds: self.time.as_secs().try_into().unwrap_or(i64::MAX),
-            // It is below 10^9.
+            // The number is below 10^9.
             nanos: self.time.subsec_nanos() as i32,
         };
         let (body, raw_body) = match self.body {
@@ -125,15 +125,15 @@ impl AuthorizerRequest<'_> {
 }
 
 impl CheckAnswer {
-    /// Reads a message.
+    /// Decodes an answer.
     ///
     /// # Errors
     /// [`NoCheckAnswer`] if it is not a valid message.
     pub fn decode(bytes: Bytes) -> Result<Self, NoCheckAnswer> {
         use proto::check_response::HttpResponse;
         let answer = proto::CheckResponse::decode(bytes)?;
-        // The status decides, even if the response contradicts it. In an empty message every omitted field has its
-        // default, so its code would be 0, but it must not permit anything.
+        // The status decides, even if the response contradicts it. An empty message must not permit anything, although
+        // the code of a missing status would be 0, its default.
         let is_permitted = match (&answer.status, &answer.http_response) {
             (Some(status), _) => status.code == 0,
             (None, response) => matches!(response, Some(HttpResponse::OkResponse(_))),

@@ -1,9 +1,9 @@
 //! The messages of discovery and identity: the only crate that handles protobuf.
 //!
-//! [`proto`] is generated from the files in `proto/` by `make proto`; a test compares them. All other modules convert
-//! between its messages and the values of [`leno_types::mesh`]: [`encode`] never fails, and [`decode`] checks
-//! everything that the sender may have done wrong, and names the invalid field. [`names`] are the resource names on
-//! which client and server must agree.
+//! [`proto`] is generated from the files in `proto/` by `make proto`; a test checks that both agree. All other modules
+//! convert between its messages and the values of [`leno_types::mesh`]: [`encode`] never fails, and [`decode`] checks
+//! everything that the sender may have done wrong, and names the invalid field. [`names`] contains the resource names
+//! on which client and server must agree.
 //!
 //! [`trust`] has the hash with which proxies acknowledge trust bundles.
 //!
@@ -13,7 +13,7 @@
 //!
 //! A [`ClientConnection`] is the transport of the generated clients.
 //!
-//! This crate knows no sockets, no TLS and no state of a stream.
+//! This crate has no code for sockets, for TLS, or for the state of a stream.
 
 #![cfg_attr(
     not(test),
@@ -59,8 +59,8 @@ pub const SERVER_POLICY_TYPE: &str = "type.googleapis.com/leno.v1.ServerPolicy";
 pub const USED_SERVICES_TYPE: &str = "type.googleapis.com/leno.v1.UsedServices";
 /// `type_url` of [`proto::TrustBundle`].
 pub const TRUST_BUNDLE_TYPE: &str = "type.googleapis.com/leno.v1.TrustBundle";
-/// `type_url` of a response without resources. With it the control plane requests that the proxy
-/// open another stream on another connection, and use this one until then.
+/// `type_url` of a response without resources. With it the control plane asks the proxy to open another stream on
+/// another connection, and to use the current stream until then.
 pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
 /// The version of discovery's messages. It is increased with every change that an older proxy or
 /// control plane would misinterpret.
@@ -71,24 +71,24 @@ pub const AUTHORIZATION_FEATURE: &str = "authorization";
 pub const AUTHORIZATION_LEVEL: u32 = 5;
 /// The level of policies without tokens.
 pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
-/// The level of policies without external authorizers.
+/// The level of policies without external authorizers, but with tokens.
 pub(crate) const LEVEL_WITHOUT_AUTHORIZERS: u32 = 2;
-/// The level of policies without headers of claims, and without bodies for authorizers.
+/// The level of policies without headers of claims and without bodies for authorizers, but with authorizers.
 pub(crate) const LEVEL_WITHOUT_BODIES: u32 = 3;
-/// The level of policies without validity times of certificates, for applications that do not use paths as they are
-/// sent.
+/// The level of policies that have no condition on the validity of certificates, for applications that do not read
+/// paths as they are sent.
 pub(crate) const LEVEL_WITHOUT_CERTIFICATES: u32 = 4;
-/// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
+/// The largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Most services that a proxy fetches before its workload uses them; others are fetched on first
-/// use. A workload with more dependencies is rare, and waits for one round trip.
+/// The largest number of services that a proxy fetches before its workload uses them; others are fetched on first use.
+/// Few workloads use more services than these, and only wait for one round trip at the first use of another.
 pub const MAX_PREFETCH: usize = 256;
-/// Most addresses that one stream may subscribe to; twice what a proxy watches.
+/// The largest number of addresses to which one stream may subscribe. It is twice the number that a proxy watches.
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;
 
 impl proto::Node {
-    /// The node of an instance that speaks [`PROTOCOL`], with every feature.
+    /// The node of an instance that uses [`PROTOCOL`] and has every feature.
     #[must_use]
     pub fn of(id: impl Into<String>) -> Self {
         let features = vec![AUTHORIZATION_FEATURE.to_owned()];

@@ -17,7 +17,7 @@ pub fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix("ip/")?.parse().ok()
 }
 
-/// The name that subscribes to a subject.
+/// The name that subscribes to a service or a workload.
 #[must_use]
 pub fn of_subject(subject: &Subject) -> String {
     match subject {
@@ -26,7 +26,7 @@ pub fn of_subject(subject: &Subject) -> String {
     }
 }
 
-/// The subject of a name; a subscription to a service uses the name of its resource.
+/// The service or workload of a name; a subscription to a service uses the name of its resource.
 #[must_use]
 pub fn subject(name: &str) -> Option<Subject> {
     match name.strip_prefix("service/") {

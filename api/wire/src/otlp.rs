@@ -202,7 +202,7 @@ fn method(request: &TappedRequest) -> &'static str {
     METHODS.into_iter().find(|one| *one == &*request.method).unwrap_or("_OTHER")
 }
 
-/// The path and the query of a target.
+/// Splits the target of a request into its path and its query.
 fn path(target: &str) -> (&str, Option<&str>) {
     let target = match target.split_once("://") {
         Some((_, rest)) => rest.find('/').and_then(|slash| rest.get(slash..)).unwrap_or("/"),
@@ -214,7 +214,7 @@ fn path(target: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The host and the port of an authority.
+/// Splits an authority into its host and its port.
 fn host(authority: &str) -> (&str, Option<u16>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !host.ends_with(':') && !port.ends_with(']') => {
@@ -224,7 +224,7 @@ fn host(authority: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// The service and the method of a gRPC call.
+/// The service and the method in the path of a gRPC call.
 fn call(path: &str) -> Option<(&str, &str)> {
     path.strip_prefix('/')?.rsplit_once('/')
 }

@@ -12,9 +12,9 @@ use proto::{Bucket, BucketSpan, Exemplar, LabelPair, Metric, MetricFamily, Metri
 /// The exponential buckets of a histogram.
 #[derive(Clone, Copy, Debug)]
 pub struct NativeBuckets<'a> {
-    /// Bounds are `2^(index / 2^schema)`.
+    /// The bound between two buckets is `2^(index / 2^schema)`.
     pub schema: i32,
-    /// The upper bound of the bucket for values around zero, which are not distinguished.
+    /// The upper bound of the bucket for values close to zero, which are not distinguished.
     pub zero_threshold: f64,
     /// The values in that bucket.
     pub zero_count: u64,
@@ -24,9 +24,9 @@ pub struct NativeBuckets<'a> {
     pub buckets: &'a [u64],
 }
 
-/// Encodes the families of an OpenMetrics 1.0 page, each preceded by its length. `native` returns the native buckets of
-/// a histogram, by its family and by its labels as the page has them between braces. Lines that belong to no family are
-/// omitted.
+/// Encodes the metric families of a page in OpenMetrics 1.0, each preceded by its length. `native` returns the native
+/// buckets of a histogram, given its family and its labels as the page has them between braces. Lines that belong to no
+/// family are omitted.
 #[must_use]
 pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBuckets<'a>>) -> Vec<u8> {
     let mut families: Vec<MetricFamily> = Vec::new();
@@ -56,7 +56,7 @@ pub fn encode<'a>(page: &str, native: impl Fn(&str, &str) -> Option<NativeBucket
 fn kind_of(family: &mut MetricFamily, kind: &str) {
     let kind = match kind {
         "counter" => {
-            // In OpenMetrics the name of the family has no suffix.
+            // In OpenMetrics the name of a counter's family has no suffix.
             family.name.push_str("_total");
             MetricType::Counter
         }

@@ -17,6 +17,6 @@ pub use proto::{
     X509svidResponse, spiffe_workload_api_client, spiffe_workload_api_server,
 };
 
-/// The header of every call, with the value `true`. A browser or a proxy that was tricked into a call does not send it
-/// (SPIFFE Workload Endpoint, section 7).
+/// The header of every call, with the value `true`. A browser or a proxy that was tricked into a call does not send
+/// this header (SPIFFE Workload Endpoint, section 7).
 pub const SECURITY_HEADER: &str = "workload.spiffe.io";

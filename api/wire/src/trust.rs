@@ -7,9 +7,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use leno_types::{Revocations, TrustDomain};
 
-/// Most roots of a bundle: enough for a few rotations.
+/// The largest number of roots of a bundle: enough for a few rotations.
 pub const MAX_ROOTS: usize = 32;
-/// Most trust domains that a mesh federates with. Each proxy verifies clients of all of them.
+/// The largest number of trust domains with which a mesh federates. Each proxy verifies clients of all of them.
 pub const MAX_FEDERATED: usize = 64;
 
 /// The number of bytes of the digest that are used as the hash. 128 bits are enough to distinguish all bundles.
@@ -22,7 +22,7 @@ const HASH_BYTES: usize = 16;
 pub struct TrustBundle {
     /// X.509 certificates in DER, at least one.
     pub roots: Vec<Bytes>,
-    /// The key that signs new certificates.
+    /// The name of the key that signs new certificates.
     pub issuer: String,
     /// Revoked certificates.
     pub revoked: Revocations,
@@ -41,7 +41,7 @@ pub fn bundle_hash<T: AsRef<[u8]>>(roots: &[T]) -> String {
     sorted.dedup();
     let mut context = Context::new(&SHA256);
     for root in sorted {
-        // The length prefix ensures that different lists of roots never give the same bytes.
+        // The length before each root ensures that different lists of roots never give the same bytes.
         context.update(&(root.len() as u64).to_be_bytes());
         context.update(root);
     }

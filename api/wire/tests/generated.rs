@@ -1,5 +1,6 @@
-//! Checks that the generated code is what the proto files generate. The code is in the repository, so that a build of
-//! the programs needs neither protoc nor the crates that replace it, which take longer to compile than the proxy.
+//! Checks that the generated code in the repository corresponds to the proto files. It is in the repository so that a
+//! build of the programs needs neither protoc nor the crates that replace it, which take longer to compile than the
+//! proxy.
 //!
 //! If `LENO_UPDATE` is set (`make proto`), the test writes the code.
 

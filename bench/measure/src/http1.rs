@@ -19,7 +19,7 @@ pub struct Response {
     pub headers: Vec<(String, String)>,
     /// The body; empty if the reader discards bodies.
     pub body: Vec<u8>,
-    /// How many bytes of body there were.
+    /// The number of bytes of the body, even if the reader discards them.
     pub body_len: u64,
     /// Trailer fields in order, names in lower case.
     pub trailers: Vec<(String, String)>,
@@ -47,7 +47,7 @@ pub enum Malformed {
     /// The head is not HTTP/1 or too long.
     #[error("malformed response head")]
     Head,
-    /// Conflicting or several lengths, or one that is not a number.
+    /// Conflicting lengths, several lengths, or a length that is not a number.
     #[error("conflicting or malformed response length")]
     Length,
     /// The size or the end of a chunk is malformed.
@@ -90,7 +90,7 @@ pub struct ResponseReader {
 }
 
 impl ResponseReader {
-    /// A reader for the response to one request; `head_request` when its method was HEAD.
+    /// A reader for the response to one request; `head_request` says whether the request's method was HEAD.
     #[must_use]
     pub fn new(head_request: bool, keep_body: bool) -> Self {
         ResponseReader {
@@ -102,7 +102,7 @@ impl ResponseReader {
         }
     }
 
-    /// Interim responses (1xx) before the final one, such as 100.
+    /// The statuses of interim responses (1xx, such as 100) that came before the final response.
     #[must_use]
     pub fn interim(&self) -> &[u16] {
         &self.interim
@@ -134,7 +134,8 @@ impl ResponseReader {
         }
     }
 
-    /// The connection ended: returns the response if the end of the connection marks its end.
+    /// To be called when the connection has ended: returns the response if the end of the connection marks the
+    /// response's end.
     pub fn finish(&mut self) -> Result<Option<Response>, Malformed> {
         match self.state {
             State::UntilClose => {
@@ -244,7 +245,7 @@ impl ResponseReader {
     }
 }
 
-/// What was parsed of the input; `None` if more input is needed.
+/// The parsed value; `None` if more input is needed.
 fn whole<T, E>(
     parsed: Result<httparse::Status<T>, E>,
     input: &[u8],

@@ -1,8 +1,8 @@
-//! An open-loop load generator for HTTP/1.1, HTTP/2, gRPC and TCP, and closed loops.
+//! An open-loop load generator for HTTP/1.1, HTTP/2, gRPC and TCP, which can also generate closed loops.
 //!
-//! Requests are due at fixed moments, whatever the server does. Each goes to a free connection or
-//! waits for one, and its latency counts from the moment it was due. So a server that stalls for a
-//! second shows a second of bad latencies, not one slow request (no coordinated omission).
+//! Requests are due at fixed moments, whatever the server does. Each goes to a free connection or waits for one, and
+//! its latency counts from the moment it was due. So a server that stalls for a second shows a second of bad latencies,
+//! not one slow request (no coordinated omission).
 //!
 //! ```text
 //!   clock ── due ──► backlog ── free connection ──► request ── response ──► histogram
@@ -39,7 +39,7 @@ pub fn run_all(plans: &[Plan]) -> Result<Report> {
     run_until(plans, &Stop::default())
 }
 
-/// As [`run_all`], but ends early when `stop` is set; the report then covers the time until that.
+/// Like [`run_all`], but ends early when `stop` is set; the report then covers the time until that moment.
 pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
     let targets: Vec<ClusterTarget> = plans
         .iter()

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 /// CPU time used, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Time in user mode.
+    /// The time in user mode.
     pub user_us: u64,
-    /// Time in kernel mode for the process.
+    /// The time that the process spent in kernel mode.
     pub system_us: u64,
 }
 
 impl Cpu {
-    /// User and system together.
+    /// User and system time together.
     #[must_use]
     pub fn total_us(self) -> u64 {
         self.user_us + self.system_us
@@ -30,8 +30,8 @@ impl Cpu {
 impl Sub for Cpu {
     type Output = Cpu;
 
-    /// Keeps the sum of both exact. The sum may be more precise than its parts; then one part
-    /// shrinks when the other advances by a clock tick.
+    /// The difference of both sums is exact. The sum may be more precise than its parts: one part can shrink when the
+    /// other advances by a clock tick.
     fn sub(self, earlier: Cpu) -> Cpu {
         let all = self.total_us().saturating_sub(earlier.total_us());
         let user_us = self.user_us.saturating_sub(earlier.user_us).min(all);
@@ -51,11 +51,11 @@ impl AddAssign for Cpu {
 pub struct Usage {
     /// CPU time since its start.
     pub cpu: Cpu,
-    /// Resident memory in KiB, shared pages included.
+    /// Resident memory in KiB, including shared pages.
     pub rss_kib: u64,
-    /// The private part of it: heap and stacks, no file pages.
+    /// The private part of the resident memory: heap and stacks, but no pages of files.
     pub anonymous_kib: u64,
-    /// Open file descriptors.
+    /// The number of open file descriptors.
     pub descriptors: u64,
 }
 
@@ -71,15 +71,15 @@ pub fn of_process(pid: u32) -> Result<Usage> {
     })
 }
 
-/// The memory of a process by how much of it is its own, in KiB.
+/// The memory of a process, in KiB, by how it is shared with other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Resident: every page that is mapped, shared ones counted whole by each process.
+    /// Resident: every page that the process maps, even if other processes map it, too.
     pub rss_kib: u64,
-    /// Proportional: a page that n processes map counts as 1/n, so that a sum over processes is what
-    /// the machine pays.
+    /// Proportional: a page that n processes map counts as 1/n, so that a sum over processes is the memory that the
+    /// machine uses.
     pub pss_kib: u64,
-    /// Private: pages that no other process maps now, and that would be free without this one.
+    /// Private: pages that no other process maps at the moment, which would be free without this process.
     pub private_kib: u64,
 }
 
@@ -91,8 +91,8 @@ impl AddAssign for Memory {
     }
 }
 
-/// The memory of one process, from /proc/PID/smaps_rollup (Linux 4.14). The kernel walks all pages for
-/// it, so this is for single moments, not for sampling under load.
+/// The memory of one process, from /proc/PID/smaps_rollup (Linux 4.14). The kernel walks all pages for it, so call this
+/// only at single moments, and not regularly under load.
 pub fn memory_of_process(pid: u32) -> Result<Memory> {
     let all = process(pid)?.smaps_rollup()?.memory_map_rollup;
     let kib = |name| all.iter().filter_map(|one| one.extension.map.get(name)).sum::<u64>() / 1024;
@@ -100,8 +100,8 @@ pub fn memory_of_process(pid: u32) -> Result<Memory> {
     Ok(Memory { rss_kib: kib("Rss"), pss_kib: kib("Pss"), private_kib })
 }
 
-/// The CPU time of all threads of a process. The sum is exact while no thread ends; its parts have
-/// the resolution of the clock tick.
+/// The CPU time of all threads of a process. The sum is exact as long as no thread ends; user and system time alone are
+/// as precise as the clock tick.
 pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
     cpu(&process(pid)?)
 }
@@ -109,7 +109,7 @@ pub fn cpu_of_process(pid: u32) -> Result<Cpu> {
 fn cpu(process: &Process) -> Result<Cpu> {
     let stat = process.stat()?;
     let tick_us = 1_000_000 / procfs::ticks_per_second();
-    // The time that the living threads were on a CPU; 0 if the kernel does not account for it.
+    // The time that the running threads were on a CPU; 0 if the kernel does not count it.
     let run_times = process.tasks()?.flatten().filter_map(|thread| thread.schedstat().ok());
     let run_time_us = run_times.map(|thread| thread.sum_exec_runtime).sum::<u64>() / 1000;
     let (user_us, system_us) = (stat.utime * tick_us, stat.stime * tick_us);
@@ -125,7 +125,7 @@ pub fn cpu_of_this_thread() -> Result<Duration> {
     Ok(Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?))
 }
 
-/// The process ids in a cgroup directory and all below it.
+/// The process ids in a cgroup directory and in all directories below it.
 pub fn pids_of_cgroup(dir: &Path) -> Result<Vec<u32>> {
     let procs = fs::read_to_string(dir.join("cgroup.procs"))
         .with_context(|| format!("{} is not a cgroup", dir.display()))?;
@@ -139,7 +139,7 @@ pub fn pids_of_cgroup(dir: &Path) -> Result<Vec<u32>> {
     Ok(pids)
 }
 
-/// The CPU time of a cgroup2 directory and all below it, including processes that have ended.
+/// The CPU time of a cgroup2 directory and all directories below it, including processes that have ended.
 pub fn cpu_of_cgroup(dir: &Path) -> Result<Cpu> {
     let path = dir.join("cpu.stat");
     let stat =
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(at(110_000, 45_200) - at(100_000, 53_200), at(2000, 0));
         assert_eq!(at(110_000, 65_200) - at(110_000, 45_200), at(0, 20_000));
         assert_eq!(at(250, 750) - at(50, 150), at(200, 600));
-        // A thread that ends takes its share of the time below a clock tick with it.
+        // When a thread ends, the part of its time that is below a clock tick is lost.
         assert_eq!(at(100_000, 50_000) - at(100_000, 53_200), at(0, 0));
     }
 

@@ -1,6 +1,6 @@
 //! Measures what mTLS handshakes cost, full and resumed: between two proxies, between two rustls programs with the same
-//! certificates, and from a rustls client to Envoy. For each end, the CPU time counts and not the time that passes, so
-//! that a thread of this program and another program can be compared.
+//! certificates, and from a rustls client to Envoy. At each end the CPU time is measured, so that a thread of this
+//! program can be compared with another program.
 //!
 //! ```text
 //!   client, this thread ── handshake, one byte there and back ──► server: a thread, or Envoy
@@ -40,13 +40,14 @@ use crate::documents::{ECHO_OF_ENVOY, from_template};
 use crate::rounds::{DecisionRounds as Args, median_of};
 
 const ID: &str = "spiffe://cluster.local/ns/shop/sa/web";
-/// rustls clients verify a server by its DNS name, so the certificate has one.
+/// The DNS name in the certificate, because rustls clients verify a server by its DNS name.
 const NAME: &str = "web";
-/// There is one handshake in a round for so many decisions, because it takes much longer than a decision.
+/// The number of decisions in a round for each handshake in it. A handshake takes much longer than a decision, so fewer
+/// of them are made.
 const LESS_OFTEN: usize = 1_000;
 
-/// Which handshake, which end of it, the microseconds of rustls alone and of a proxy, and those of Envoy if it was
-/// measured.
+/// The kind of handshake, the end that is measured, the microseconds of rustls alone and of a proxy, and those of Envoy
+/// if it was measured.
 type HandshakeCost = (&'static str, &'static str, [f64; 2], Option<f64>);
 
 /// Prints the table, and a note if Envoy is not installed.
@@ -56,7 +57,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let envoy = mesh::named("envoy", &Choices::default())?.find().ok().and_then(|one| one.program);
     let mut costs = Vec::new();
     let config = proof.rustls_client()?;
-    // Makes a rustls client that has no session to resume yet. Its function returns whether a connection resumed one.
+    // Makes a rustls client that has no session to resume yet, as a function that connects and returns whether the
+    // connection resumed a session.
     let of_rustls = |resumption: Resumption| {
         let mut config = config.clone();
         config.resumption = resumption;
@@ -136,12 +138,12 @@ fn medians(args: Args, mut round: impl FnMut() -> Result<Ends>) -> Result<Ends> 
     Ok([of(0), of(1)])
 }
 
-/// The certificate and key of both ends, and the root by which they verify each other.
+/// The certificate and key of both ends, and the root with which they verify each other.
 struct Proof {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     root: CertificateDer<'static>,
-    /// The chain, the key and the root as PEM files, with their names, for Envoy.
+    /// The chain, the key and the root as PEM files for Envoy, each with its file name.
     files: [(&'static str, String); 3],
 }
 
@@ -207,7 +209,7 @@ async fn echo<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Result<()> {
     let byte = stream.read_u8().await.context("the client's byte")?;
     stream.write_u8(byte).await?;
     stream.flush().await?;
-    // The client closes without a TLS close, which is an error here.
+    // The client closes without an alert of TLS, which is an error here.
     let _closed = stream.read_u8().await;
     Ok(())
 }
@@ -219,8 +221,8 @@ async fn byte_back<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> Result<
     Ok(())
 }
 
-/// How many handshakes a round counts. If they resume a session, a full handshake that does not count comes before
-/// them.
+/// How many handshakes of a round are measured. If they resume a session, a full handshake comes before them, which is
+/// not measured.
 #[derive(Clone, Copy)]
 struct Handshakes {
     count: usize,
@@ -246,14 +248,14 @@ impl Handshakes {
             })
         };
         let (send, served) = channel();
-        // The channel below carries its result. It stops by itself after its last handshake.
+        // The thread sends its result through the channel, and stops after its last handshake.
         std::thread::spawn(move || send.send(serves()));
         let of_client = self.of_clients(port, client)?;
         Ok([served.recv().context("the server has ended")??, of_client])
     }
 
-    /// Measures the clients in this thread, and the CPU time of Envoy. This cannot leave out the full handshake before
-    /// resumed ones, so it divides by that one too.
+    /// Measures the clients in this thread, and the CPU time of Envoy. The latter includes the full handshake that
+    /// comes before resumed ones, so it is divided by the number of all handshakes.
     fn of_envoy<C: AsyncFn(TcpStream) -> Result<bool>>(
         self,
         envoy: &Listening,
@@ -265,8 +267,8 @@ impl Handshakes {
         Ok([used as f64 / (usize::from(self.resumes) + self.count) as f64, of_client])
     }
 
-    /// Connects again and again, and returns the CPU microseconds of one connection. All connections are one client's
-    /// if they are to resume its session; otherwise each has a new client.
+    /// Connects again and again, and returns the CPU microseconds of one connection. To resume sessions, all
+    /// connections are made by one client; otherwise each has a new client.
     fn of_clients<C: AsyncFn(TcpStream) -> Result<bool>>(
         self,
         port: u16,
@@ -284,7 +286,7 @@ impl Handshakes {
         })
     }
 
-    /// Microseconds of this thread for each handshake that counts.
+    /// The microseconds of this thread for each handshake that is measured.
     fn each<T>(
         self,
         begin: impl Future<Output = std::io::Result<T>>,
@@ -311,7 +313,7 @@ fn micros_of_this_thread() -> Result<f64> {
     Ok(usage::cpu_of_this_thread()?.as_secs_f64() * 1e6)
 }
 
-/// Envoy, which requires a client's certificate, and sends back what it gets.
+/// Starts an Envoy that requires a certificate of its client and sends back the bytes that it receives.
 fn envoy(program: &Path, proof: &Proof) -> Result<Listening> {
     let (folder, port) = (tempfile::tempdir()?, free_address()?.port());
     let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);

@@ -1,4 +1,5 @@
-//! The cost of a token of a user: the first time beside its signature alone, and once it is known.
+//! Measures what the check of a user's token costs: the first time, in comparison with the check of its signature
+//! alone, and later, when the token is known.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -17,14 +18,14 @@ use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 
 use crate::rounds::{DecisionRounds as Args, nanos_of};
 
-/// The longest check of a token that is known.
+/// The longest time that the check of a known token may take.
 const MOST_KNOWN_NS: f64 = 1_000.0;
-/// The longest first check, as a multiple of the signature alone.
+/// The longest time that the first check may take, as a multiple of the check of the signature.
 const MOST_OF_SIGNATURE: f64 = 2.0;
-/// A signature takes about a hundred times as long as a decision.
+/// The check of a signature takes about a hundred times as long as a decision, so it is repeated less often.
 const LESS_OFTEN: usize = 100;
 
-/// When tokens are verified, and when they end.
+/// The moment at which tokens are verified, and the moment at which they expire.
 const NOW: Duration = Duration::from_secs(1_000);
 const UNTIL: u64 = 2_000;
 
@@ -82,7 +83,7 @@ fn issuer(key: &EcdsaKeyPair) -> TokenIssuer {
     }
 }
 
-/// A token of a usual size: what is signed, and the signature.
+/// A token of a usual size: the signed part, and the signature.
 fn token(key: &EcdsaKeyPair) -> Result<(String, Vec<u8>)> {
     let claims = format!(
         r#"{{"iss":"https://id.example.com","aud":["shop","bank"],"sub":"8c7c1c4e-4a43-4d1a-9d1e-5a5d3c7f9c10","exp":{UNTIL},"iat":900,"email":"ann@example.com","groups":["dev","ops","on-call"],"scope":"openid profile email orders:read orders:write"}}"#

@@ -39,12 +39,12 @@ pub(crate) struct ClusterOptions {
 }
 
 impl ClusterOptions {
-    /// Whether a cluster is named.
+    /// Whether the command line names a cluster.
     pub(super) fn is_named(&self) -> bool {
         self.cluster || self.which.is_named()
     }
 
-    /// The option that needs a cluster and was given without one.
+    /// The first option that was given although it needs a cluster, if no cluster is named.
     pub(super) fn without_one(&self) -> Option<&'static str> {
         let given = [
             (self.image.is_some(), "--image"),
@@ -85,8 +85,8 @@ impl ClusterOptions {
         })
     }
 
-    /// The values of Leno's installation: strict mTLS, as in the lab, and images from the same
-    /// registry as the bench's.
+    /// The values for Leno's installation: strict mTLS, as in the lab, and images from the same registry as the bench's
+    /// image.
     fn told(&self, image: &str) -> Result<Vec<String>> {
         let mut told = vec!["mtls=strict".to_owned()];
         match beside(image) {
@@ -104,7 +104,7 @@ impl ClusterOptions {
     }
 }
 
-/// Refuses values that would change nothing.
+/// Refuses values that would have no effect.
 fn is_of_use(set: &[String], meshes: &[Mesh]) -> Result<()> {
     ensure!(
         set.is_empty() || meshes.contains(&Mesh::Leno),

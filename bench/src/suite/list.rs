@@ -57,7 +57,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
     print(&text).map(|()| true)
 }
 
-/// Writes a name, and beside it the lines about it.
+/// A name, with lines about it to its right.
 fn entry<'l>(name: &str, lines: impl IntoIterator<Item = &'l str>) -> String {
     let mut text = format!("  {name:<20}");
     for (nth, line) in lines.into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn entry<'l>(name: &str, lines: impl IntoIterator<Item = &'l str>) -> String {
     text
 }
 
-/// The version of a program or its path, or how to get it.
+/// The version or the path of a program, or how to get it.
 fn state(found: Result<String, impl Display>) -> String {
     let text = found.unwrap_or_else(|missing| missing.to_string());
     if text.is_empty() { "-".to_owned() } else { text }

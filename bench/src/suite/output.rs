@@ -1,4 +1,4 @@
-//! What several commands print in the same way.
+//! Output that several commands print in the same way.
 
 use leno_console::note;
 use leno_suite::compare::{real_applications, within};

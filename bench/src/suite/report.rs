@@ -75,7 +75,7 @@ pub(super) fn run(args: &ReportOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// Writes the brief report, and prints the page of it.
+/// Writes the brief report, and prints its page.
 fn brief(records: &[record::Record], folder: &Path) -> Result<bool> {
     let brief = Brief::of(records, &folder.display().to_string())?;
     let [light, dark] = Brief::CHARTS;
@@ -87,7 +87,7 @@ fn brief(records: &[record::Record], folder: &Path) -> Result<bool> {
     print(&brief.markdown).map(|()| true)
 }
 
-/// Writes every form beside the records; returns lines that name the files.
+/// Writes every form of the report beside the records; returns lines that name the files.
 fn write(
     args: &ReportOptions,
     records: &[record::Record],

@@ -66,7 +66,7 @@ pub(super) fn run(args: &Resources) -> Result<bool> {
     Ok(true)
 }
 
-/// The columns to show; at least one sequence has each of them.
+/// The columns to show, each of which occurs in at least one sequence.
 fn shown(args: &Resources, analysis: &Analysis) -> Result<Vec<String>> {
     if !args.columns.is_empty() {
         for column in &args.columns {

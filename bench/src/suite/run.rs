@@ -103,7 +103,7 @@ fn factor(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Run) -> Result<bool> {
-    // A mesh or scenario that is named twice would be measured twice into one record.
+    // A mesh or scenario that is named twice would write two measurements into one record.
     let scenarios = scenarios(&once(&args.scenarios))?;
     let meshes = once(&args.meshes);
     let clustered = args.cluster.is_named();
@@ -152,13 +152,13 @@ fn scenarios(names: &[String]) -> Result<Vec<Scenario>> {
     Ok(found)
 }
 
-/// All in their order, without duplicates.
+/// The values in their order, without duplicates.
 fn once<T: Clone + PartialEq>(all: &[T]) -> Vec<T> {
     let is_first = |(nth, one): &(usize, &T)| !all[..*nth].contains(*one);
     all.iter().enumerate().filter(is_first).map(|(_, one)| one.clone()).collect()
 }
 
-/// The option that only applies to the lab, if one was given.
+/// An option that only applies to the lab, if the command line has one.
 fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
         (args.generators != [Generator::Leno], "--generator"),

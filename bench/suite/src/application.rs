@@ -26,24 +26,25 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::scenario::Scenario;
 
-/// The header that a pushed configuration sets to the number of its revision.
+/// The header with which a pushed configuration tells the application the number of its revision.
 pub(crate) const PUSHED: &str = "x-pushed";
-/// The line that an application prints when a revision has arrived, followed by the number.
+/// What an application prints when a revision has arrived, before the revision's number.
 pub(crate) const ARRIVED: &str = "arrived: revision";
-/// The port of every application in a namespace of its own, and where it listens there.
+/// The port on which every application listens if it has a network namespace of its own.
 pub(crate) const PORT: u16 = 8080;
 pub(crate) const LISTEN: &str = "0.0.0.0:8080";
 /// Flow-control windows of HTTP/2, so large that they never delay a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Concurrent streams of a connection: more than any scenario opens through one proxy.
+/// The largest number of concurrent streams on a connection. No scenario opens so many through one proxy.
 const MAX_STREAMS: u32 = 4096;
-/// The start of a path that ends with the number of bytes to answer, and the largest such number.
+/// The path of a request for an answer of a certain size begins with this text and ends with the number of bytes. The
+/// second constant is the largest such number.
 pub(crate) const BYTES: &str = "/bytes/";
 const MAX_BYTES: usize = 64 * 1024 * 1024;
-/// The `Sec-WebSocket-Accept` that belongs to the key which the generator always sends (RFC 6455, section 1.3). HAProxy
+/// The `Sec-WebSocket-Accept` that belongs to the key that the generator always sends (RFC 6455, section 1.3). HAProxy
 /// refuses a response without it.
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
-/// Bytes of one read of the echo.
+/// How many bytes the echo reads at a time.
 const READ_SIZE: usize = 256 * 1024;
 /// How long a listener waits after a failed accept. The usual cause is a full table of descriptors,
 /// which lasts until other connections close.
@@ -121,10 +122,10 @@ async fn accept(listener: TcpListener, application: &Application) -> Result<Infa
             tokio::time::sleep(ACCEPT_AGAIN).await;
             continue;
         };
-        // Fails only on a socket that is already dead, which the next read reports.
+        // This only fails on a socket that is already dead, which the next read reports.
         let _ = stream.set_nodelay(true);
         if application.tcp {
-            // The client reports how a connection ended.
+            // A failure is not reported here, because the client reports how its connection ended.
             tokio::spawn(async move { drop(echo(stream).await) });
         } else {
             let answer = (work, answer.clone());
@@ -143,7 +144,7 @@ async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Resul
     }
 }
 
-/// Prints the revision of the pushed configuration that a request carries, each revision once.
+/// Prints the revision of the pushed configuration that a request carries. Each revision is printed once.
 fn tell(request: &Request<Incoming>, seen: &AtomicU64) {
     let pushed = request.headers().get(PUSHED).and_then(|value| value.to_str().ok()?.parse().ok());
     let Some(revision) = pushed else { return };
@@ -183,15 +184,15 @@ async fn http(
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(MAX_STREAMS);
-    // The client reports how a connection ended.
+    // A failure is not reported here, because the client reports how its connection ended.
     drop(server.serve_connection_with_upgrades(TokioIo::new(stream), service).await);
 }
 
-/// Agrees to upgrade the connection, and then sends back every byte that comes over it.
+/// Accepts the upgrade of the connection, and then sends back every byte that arrives on it.
 fn upgraded(request: Request<Incoming>) -> Response<BoxBody<Bytes, hyper::Error>> {
     let protocol = request.headers().get(http::header::UPGRADE).cloned();
     tokio::spawn(async move {
-        // The client reports how a connection ended.
+        // A failure is not reported here, because the client reports how its connection ended.
         if let Ok(stream) = hyper::upgrade::on(request).await {
             drop(echo(TokioIo::new(stream)).await);
         }
@@ -209,7 +210,7 @@ fn body(bytes: Bytes) -> BoxBody<Bytes, hyper::Error> {
     BodyExt::boxed(BodyExt::map_err(Full::new(bytes), |never| match never {}))
 }
 
-/// Returns the body for a path: as many bytes as the number at its end says, or else the usual body. The bytes are
+/// Returns the body for a path: as many bytes as the number at the path's end says, or else the usual body. Bytes are
 /// allocated once for each number.
 fn answer_for(path: &str, usual: Bytes) -> Bytes {
     static LARGE: Mutex<BTreeMap<usize, Bytes>> = Mutex::new(BTreeMap::new());
@@ -226,7 +227,7 @@ async fn respond(
     let kind = request.headers().get(http::header::CONTENT_TYPE);
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if !grpc {
-        // The whole body is read before the answer. If the connection breaks meanwhile, hyper ends it.
+        // Read the whole body before answering. If the connection breaks meanwhile, hyper ends it.
         let answer = answer_for(request.uri().path(), answer);
         let mut received = request.into_body();
         while let Some(Ok(_)) = received.frame().await {}
@@ -316,7 +317,7 @@ mod tests {
         plan.pace = Pace::Think(Duration::from_millis(1));
         plan.new_connection = true;
         plan.body_size = 10;
-        // Long enough for a second request of each client on a busy machine.
+        // Long enough for each client to send a second request, even on a busy machine.
         plan.duration = Duration::from_secs(2);
         let report = run(&plan).unwrap();
         assert!(report.requests > 16 && report.errors == 0, "{report:?}");

@@ -11,14 +11,15 @@ use crate::tabular::short;
 
 /// Width of every chart in pixels; browsers scale it.
 const WIDTH: u32 = 760;
-/// Height of a chart with two axes. Its legend has room for `NAMES` series; each one more adds `NAME` pixels.
+/// The height of a chart with two axes. Its legend has room for `NAMES` series; each additional series adds `NAME`
+/// pixels.
 const HEIGHT: u32 = 400;
 const NAMES: usize = 12;
 const NAME: u32 = 20;
-/// Height of a bar with the gap to the next one, and of the name of a group.
+/// The height of a bar with the gap to the next bar, and of the name of a group.
 const BAR: i32 = 25;
 const GROUP: i32 = 30;
-/// Left margin of bars: their names. Space to the right of the longest bar: its value.
+/// The space for the names to the left of bars, and for the value to the right of the longest bar.
 const BEFORE: i32 = 150;
 const BEHIND: i32 = 144;
 /// The largest number of labels on a linear axis.
@@ -50,7 +51,7 @@ const BASELINE: RGBColor = RGBColor(0x8a, 0x8a, 0x8a);
 const TEXT: RGBColor = RGBColor(0x33, 0x33, 0x33);
 const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
 const RULE: RGBColor = RGBColor(0x77, 0x77, 0x77);
-/// The colours of the background, text and lines, each with the colour in place of it on a dark page. Curves and bars
+/// Colours of the background, text and lines on a light page, each with its replacement on a dark page. Curves and bars
 /// keep their colours, which have enough contrast on both.
 const DARK: [(&str, &str); 4] = [
     ("#FFFFFF", "#14181D"),
@@ -70,7 +71,7 @@ pub(crate) fn colour(name: &str, nth: usize) -> RGBColor {
 pub(crate) enum Scale {
     /// A linear scale that starts at 0.
     Linear,
-    /// Quantiles: each further nine takes the same space.
+    /// Quantiles, on a scale where 90 %, 99 %, 99.9 % and so on are equally far apart.
     LogNines,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct Chart {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Series {
-    /// Its name in the legend.
+    /// The name of the series in the legend.
     pub(crate) name: String,
     pub(crate) colour: RGBColor,
     /// Points, drawn as dots.
@@ -99,7 +100,7 @@ pub(crate) struct Series {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bars {
     pub(crate) title: String,
-    /// The bars; those of one group are adjacent.
+    /// The bars; those of one group must be adjacent.
     pub(crate) bars: Vec<Bar>,
 }
 
@@ -108,7 +109,8 @@ pub(crate) struct Bar {
     pub(crate) group: String,
     pub(crate) name: String,
     pub(crate) colour: RGBColor,
-    /// Its length; a negative value is drawn as 0, with its number. Bars of the same unit have the same scale.
+    /// The length of the bar. A negative value has no bar, only its number. Bars with the same unit have the same
+    /// scale.
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     pub(crate) interval: Option<(f64, f64)>,
@@ -119,7 +121,7 @@ fn linear(most: f64) -> Range<f64> {
     0.0..if most > 0.0 && most.is_finite() { most * 1.02 } else { 1.0 }
 }
 
-/// Returns `n` where one of `n` requests is above the quantile: 10 for 0.9, 100 for 0.99.
+/// Returns `n` if one of `n` requests is above the quantile: 10 for 0.9, 100 for 0.99.
 fn one_of(quantile: f64) -> f64 {
     1.0 / (1.0 - quantile.clamp(0.0, 0.999_999))
 }
@@ -150,8 +152,8 @@ impl Chart {
         })
     }
 
-    /// Draws the chart on these axes. `place` converts a value to its place on the horizontal axis, and `label` a place to
-    /// the text there.
+    /// Draws the chart on these axes. `place` converts a value to a place on the horizontal axis, and `label` returns
+    /// the text for such a place.
     fn draw_on<X>(
         &self,
         area: &DrawingArea<SVGBackend<'_>, Shift>,
@@ -273,7 +275,7 @@ fn draw(
     svg.replacen("<svg ", &start, 1)
 }
 
-/// A chart that is light or dark as the reader's browser prefers.
+/// A chart that is light or dark, whichever the reader's browser prefers.
 pub(crate) fn as_preferred(svg: &str) -> String {
     let rules = DARK.map(|(light, dark)| {
         format!("[fill='{light}'] {{ fill: {dark} }} [stroke='{light}'] {{ stroke: {dark} }} ")
@@ -283,17 +285,17 @@ pub(crate) fn as_preferred(svg: &str) -> String {
     svg.replacen(">\n", &format!(">\n{style}"), 1)
 }
 
-/// A chart for dark pages.
+/// A version of the chart for dark pages.
 pub(crate) fn dark(svg: &str) -> String {
     DARK.iter().fold(svg.to_owned(), |svg, (light, dark)| svg.replace(light, dark))
 }
 
-/// Whether a part of a chart was drawn.
+/// The result of drawing.
 type Painted = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;
 
 fn text(size: u32, style: FontStyle) -> TextStyle<'static> {
     let family = FontFamily::Name("system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif");
-    // The library draws letters smaller than it is told, by this factor.
+    // The library draws letters smaller than requested, by this factor.
     FontDesc::new(family, f64::from(size) * 1.24, style).color(&TEXT)
 }
 
@@ -301,7 +303,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A number with three significant digits.
+/// The number with three significant digits.
 fn precise(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => short(value),
@@ -349,7 +351,8 @@ mod tests {
         }
     }
 
-    /// Nines are evenly apart; bars of the same unit have the same scale.
+    /// In the charts of the file, the quantiles 90 %, 99 % and so on are equally far apart, and bars with the same unit
+    /// have the same scale.
     #[test]
     fn charts_are_those_of_the_golden_file() {
         let all = [

@@ -1,7 +1,7 @@
 //! Compares published claims about meshes with what was measured here.
 //!
-//! The claims and the check of each come from a file that is built into this program. A claim that
-//! cannot be measured states why.
+//! The claims and the check of each come from a file that is built into this program. For a claim that cannot be
+//! measured, the file says why.
 
 mod claim;
 mod evidence;
@@ -16,7 +16,7 @@ use crate::{compare, scenario};
 
 pub use claim::{Claim, claims};
 
-/// The verdict on a claim.
+/// The result of checking a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -24,18 +24,18 @@ pub enum Verdict {
     Holds,
     /// The measurement disagrees with the claim.
     DoesNotHoldHere,
-    /// There is no measurement that could decide.
+    /// No measurement here can decide.
     NotMeasurableHere,
 }
 
-/// As in JSON, with spaces.
+/// A verdict is shown in the words that JSON has, but with spaces.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&in_words(self))
     }
 }
 
-/// A claim and its verdict.
+/// A claim and the result of checking it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Short name of the source.
@@ -48,7 +48,7 @@ pub struct Outcome {
     pub because: String,
 }
 
-/// Checks every claim. If several generators made the records, only those of one generator count.
+/// Checks every claim. If several generators made the records, only the records of one generator count.
 pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outcome> {
     let records = &of_one_generator(records)[..];
     let bench = evidence::Measured { records, prices };
@@ -70,7 +70,7 @@ pub fn check(claims: &[Claim], records: &[Record], prices: &[Price]) -> Vec<Outc
     claims.iter().map(outcome).collect()
 }
 
-/// Whether a scenario models a real application, but the records are all of the suite's own
+/// Whether a scenario models a real application although all its records were made with the suite's own simple
 /// services.
 fn is_of_toys(scenario: &str, records: &[Record]) -> bool {
     let real = |record: &Record| record.scenario == scenario && compare::real(record).is_some();

@@ -4,10 +4,10 @@
 //! round × mesh:  inventory ─ ledger ─ install ─┬─ namespace, pods ─ load ─ record ─ namespace gone ─┬─ remove ─ inventory
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
-//! The client is a pod that generates load on request, and a pod on each node reads the counters of
-//! its processes. Both run `pod_program`, and are reached like `kubectl attach` (`pod_stream`). The ledger lists every
-//! change to the cluster before it is made. A run reverts its changes when it ends, even after an
-//! error; those of a killed run are reverted by the next run or by [`clean`].
+//! The client is a pod that generates load on request, and a pod on each node reads the counters of its processes. Both
+//! run `pod_program`, and are reached like `kubectl attach` (`pod_stream`). The ledger lists every change to the
+//! cluster before it is made. A run reverts its changes when it ends, even after an error; those of a killed run are
+//! reverted by the next run or by [`clean`].
 //!
 //! Read [`ClusterRun`], [`Mesh`] and [`run`] first.
 
@@ -61,8 +61,7 @@ use mesh_round::{MeshRoundContext, mesh_rounds};
 use restore::{NotRestored, finish, let_go};
 use run_lock::Claimant;
 
-/// The largest number of missing rights that an error names; a user who lacks more lacks most of
-/// them.
+/// The largest number of missing rights that an error names. A user who lacks more than these lacks most of them.
 const SHOWN: usize = 12;
 
 /// Runs everything and writes a record for each measurement. After an interrupt, the records made
@@ -115,7 +114,7 @@ pub async fn run(run: &mut ClusterRun, ground: BenchCluster) -> Result<()> {
     flag_impossible(&out)
 }
 
-/// The existing records, which must be of the same cluster and applications.
+/// The existing records in the directory. They must be of the same cluster and applications.
 fn old_records(run: &ClusterRun, ground: &BenchCluster) -> Result<Vec<Record>> {
     let options = &run.options;
     let old = record::there(&options.out)?;
@@ -140,12 +139,12 @@ fn old_records(run: &ClusterRun, ground: &BenchCluster) -> Result<Vec<Record>> {
     Ok(old)
 }
 
-/// The tools of the meshes that can be measured. For the other meshes, this writes records that
-/// name what is missing.
+/// The installers of the meshes that can be measured. For the other meshes, this writes records that name what is
+/// missing.
 ///
 /// # Errors
-/// If a mesh to install is in the cluster already, a mesh to measure as it is does not exist, or a
-/// node that an installation would wait for is not Ready.
+/// If a mesh that the run should install is already in the cluster, a mesh that it should measure without installing it
+/// does not exist, or a node for which an installation would wait is not Ready.
 async fn able(
     run: &ClusterRun,
     ground: &BenchCluster,
@@ -196,7 +195,7 @@ async fn able(
     Ok(tools)
 }
 
-/// Checks that the user may install a mesh, before any of it is created.
+/// Checks that the user may install a mesh, before any object of the mesh is created.
 async fn may_install(
     run: &ClusterRun,
     ground: &BenchCluster,
@@ -219,12 +218,12 @@ async fn may_install(
     )
 }
 
-/// Reverts the changes of a killed run, by the ledger in the directory of its records. Returns
-/// whether there were any.
+/// Reverts the changes of a killed run, which the ledger in the directory of its records lists. Returns whether there
+/// were any.
 ///
 /// # Errors
-/// If a run is active in the directory, the cluster is not reachable or not that of the ledger, or
-/// an object cannot be removed.
+/// If a run is active in the directory, the cluster is not reachable or not that of the ledger, or an object cannot be
+/// removed.
 pub async fn clean(out: &Path) -> Result<bool> {
     let _held = run_lock::directory(out)?;
     finish(out).await

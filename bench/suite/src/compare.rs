@@ -23,8 +23,7 @@ const FIGURES: &[ComparedFigure] = &[
 /// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Reasons why the figures may differ that have nothing to do with the meshes; printed before
-    /// any figure.
+    /// Reasons why the figures may differ although the meshes do not; printed before any figure.
     pub caveats: Vec<String>,
     /// The figures.
     pub rows: Vec<ComparisonRow>,
@@ -65,8 +64,8 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
             let values = |records: &[&Record]| -> Vec<f64> {
                 records.iter().map(|record| figure(record)).collect()
             };
-            // Rounds of two runs share no disturbance, so the bootstrap may draw them in pairs as
-            // well as independently.
+            // The rounds of two runs do not have the same disturbances, so it makes no difference that the bootstrap
+            // draws them in pairs.
             let (old, new) = (values(old), values(new));
             let Some(ratio) = ratio(&new, &old) else { continue };
             let shown = old.len().min(new.len());
@@ -85,10 +84,10 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
     Comparison { caveats, rows }
 }
 
-/// The origin of a mesh that the run did not install.
+/// The text for a mesh that the run did not install.
 const FOUND: &str = "was there, as its owner has it";
 
-/// The origin of a mesh in a cluster; empty in a lab, and for no mesh.
+/// The origin of a mesh in a cluster; empty for a lab, and without a mesh.
 fn came(record: &Record) -> &'static str {
     match &record.cluster {
         Some(_) if record.mesh == NONE => "",
@@ -98,7 +97,7 @@ fn came(record: &Record) -> &'static str {
     }
 }
 
-/// The real application behind the mesh; `None` for the suite's own services.
+/// The real application of a measurement; `None` if the services were the suite's own.
 pub(crate) fn real(record: &Record) -> Option<String> {
     let images = record.cluster.as_ref().and_then(|cluster| cluster.application.as_ref());
     images.map(Images::line).or_else(|| record.application.clone())
@@ -109,7 +108,7 @@ pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String
     let images = |record: &Record| record.cluster.as_ref()?.application.clone();
     let own = || "the suite's own services".to_owned();
     let words = [real(one), real(two)].map(|real| real.unwrap_or_else(own));
-    // In the lab, one folder may have had different contents, and two folders the same.
+    // In the lab, a folder may have had other contents before, and two folders may have the same contents.
     let are_known =
         |record: &&Record| record.cluster.is_none() && !record.application_digests.is_empty();
     if [one, two].iter().all(are_known) {
@@ -120,7 +119,7 @@ pub(crate) fn applications(one: &Record, two: &Record) -> Option<(String, String
             Some((old.in_full(), new.in_full()))
         }
         _ if words[0] != words[1] => Some(words.into()),
-        // An image tag may have moved.
+        // The image of a tag may have changed.
         _ => others(one, two),
     }
 }
@@ -141,10 +140,10 @@ fn others(one: &Record, two: &Record) -> Option<(String, String)> {
     Some(words.into())
 }
 
-/// What differs between two records in one respect, in words; empty if nothing does.
+/// The differences between two records in one respect, in words; empty if there is none.
 type Differences = fn(&Record, &Record) -> Vec<String>;
 
-/// Where, and by which version, two records were measured.
+/// Differences in the place and the version of the measurements.
 fn of_places(one: &Record, two: &Record) -> Vec<String> {
     let machines = one.machine.differences(&two.machine).into_iter();
     let machines = machines.map(|text| format!("measured on different machines ({text})"));
@@ -157,7 +156,7 @@ fn of_places(one: &Record, two: &Record) -> Vec<String> {
     machines.chain(places).chain(versions).collect()
 }
 
-/// The versions, settings and origins of a mesh.
+/// Differences in the versions, settings and origins of a mesh.
 fn of_mesh(one: &Record, two: &Record) -> Vec<String> {
     different(one, two, |record| {
         let told = record.cluster.as_ref().map(|cluster| cluster.told.join(", "));
@@ -166,7 +165,7 @@ fn of_mesh(one: &Record, two: &Record) -> Vec<String> {
     })
 }
 
-/// What makes the load of a mesh, and how it is captured.
+/// Differences in what generates the load of a mesh, and in how the load is captured.
 fn of_load(one: &Record, two: &Record) -> Vec<String> {
     different(one, two, |record| {
         let rate = record.rate_per_s.map_or_else(|| "none".to_owned(), |rate| rate.to_string());
@@ -191,7 +190,8 @@ fn of_application(one: &Record, two: &Record) -> Vec<String> {
     applications(one, two).map(words).into_iter().collect()
 }
 
-/// How long a scenario was measured. Two runs of the same requested duration differ by less than a tenth.
+/// Differences in the duration of the measurements. Two runs of the same requested duration differ by less than a
+/// tenth.
 fn of_time(one: &Record, two: &Record) -> Vec<String> {
     let (first, second) = (one.duration_s, two.duration_s);
     let differ = (first - second).abs() > first.max(second) * 0.1;
@@ -199,17 +199,18 @@ fn of_time(one: &Record, two: &Record) -> Vec<String> {
     differ.then(words).into_iter().collect()
 }
 
-/// The factors for the rates of a scenario.
+/// Differences in the factors for the rates of a scenario.
 fn of_scale(one: &Record, two: &Record) -> Vec<String> {
     let words =
         || format!("{} with different scales ({} and {})", one.scenario, one.scale, two.scale);
     (one.scale != two.scale).then(words).into_iter().collect()
 }
 
-/// Reasons not to compare the records of one run with each other: a resumed run may have moved to
-/// another machine.
+/// Reasons not to compare the records of one run with each other. Such differences exist because a resumed run may have
+/// moved to another machine.
 pub fn within(records: &[Record]) -> Vec<String> {
-    // Each record is compared with the first of its kind, in what all of that kind should share.
+    // Each record is compared with the first record of the same kind, in the respects in which all records of the kind
+    // should agree.
     let kinds = |record: &Record| -> [(Differences, String); 5] {
         let case = title(&record.scenario, record.step);
         let by = format!("{case} {:?}", record.other_generator());
@@ -268,7 +269,7 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
     each_once(found)
 }
 
-/// Valid records by what they are rounds of.
+/// Valid records. Those that are rounds of the same case are together.
 fn valid(records: &[Record]) -> BTreeMap<Case<'_>, Vec<&Record>> {
     by_case(records.iter().filter(|record| record.valid()))
 }
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!((row.ratio.low, row.ratio.value, row.ratio.high), (1.5, 1.5, 1.5));
     }
 
-    /// Two runs, and what is said of them.
+    /// Two runs, and the texts that the comparison must print.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct ComparedRuns {

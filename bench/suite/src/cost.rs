@@ -12,7 +12,7 @@ use crate::statistics::mean;
 
 /// The default table of prices.
 pub const PRICES: &str = include_str!("../data/prices.yaml");
-/// The number of sidecars that a cost is for.
+/// The number of sidecars for which costs are calculated.
 pub const SIDECARS: f64 = 100.0;
 const HOURS: f64 = 24.0 * 365.0;
 const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
@@ -21,14 +21,14 @@ const KIB_PER_GIB: f64 = 1024.0 * 1024.0;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Its name.
+    /// The machine's name.
     pub name: String,
     /// The provider and region.
     #[serde(rename = "where")]
     pub place: String,
-    /// Its processors.
+    /// The number of its processors.
     pub cpus: f64,
-    /// Its memory.
+    /// The size of its memory, in GiB.
     pub memory_gib: f64,
     /// The price of an hour.
     pub dollars_per_hour: f64,
@@ -37,9 +37,9 @@ pub struct Price {
 /// The resources that one sidecar uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SidecarUse {
-    /// Processors that it keeps busy.
+    /// The number of processors that the sidecar keeps busy.
     pub cpus: f64,
-    /// Resident memory.
+    /// The resident memory of the sidecar, in KiB.
     pub rss_kib: f64,
 }
 
@@ -55,9 +55,9 @@ pub struct Cost {
     /// The resources that one sidecar uses.
     #[serde(flatten)]
     pub used: SidecarUse,
-    /// Dollars a year for 100 sidecars.
+    /// The cost of 100 sidecars in dollars per year.
     pub dollars_per_100_sidecars_year: f64,
-    /// Dollars saved in comparison with the most expensive mesh of the same scenario and machine.
+    /// How many dollars are saved in comparison with the most expensive mesh of the same scenario and machine.
     pub saved_dollars: f64,
 }
 
@@ -80,9 +80,9 @@ pub fn prices(file: Option<&Path>) -> Result<Vec<Price>> {
 }
 
 impl Price {
-    /// Dollars a year for 100 sidecars that each use this much. A sidecar pays for the larger of
-    /// its two shares of a machine, CPU or memory: a machine is full as soon as one of the two is
-    /// used up, even if other programs could use the rest of the other.
+    /// The cost of 100 sidecars that each use this much, in dollars per year. A sidecar pays for the larger of its two
+    /// shares of a machine, CPU or memory, because a machine is full as soon as one of the two is used up. The rest of
+    /// the other could be used by other programs, but this is not taken into account.
     pub fn a_year(&self, used: SidecarUse) -> f64 {
         let share = (used.cpus / self.cpus).max(used.rss_kib / KIB_PER_GIB / self.memory_gib);
         share * self.dollars_per_hour * HOURS * SIDECARS
@@ -103,8 +103,8 @@ fn has_step(runs: &[&Record], step: Option<f64>) -> bool {
     runs.iter().any(|record| record.step == step)
 }
 
-/// One line per step that cannot be priced, because a mesh of its scenario has no valid record of
-/// it. Otherwise a mesh that fails at the highest rates would be the cheapest.
+/// One line for each step whose cost is unknown, because a mesh of its scenario has no valid record of it. The step is
+/// left out of the costs, because otherwise a mesh that fails at the highest rates would be the cheapest.
 pub fn uncounted(records: &[Record]) -> Vec<String> {
     let mut lines = Vec::new();
     for (scenario, meshes) in counted(records) {
@@ -125,8 +125,8 @@ pub fn uncounted(records: &[Record]) -> Vec<String> {
     lines
 }
 
-/// The cost of every mesh with proxies, by scenario and machine, over the steps that all meshes
-/// have valid records of; see [`uncounted`].
+/// The cost of every mesh with proxies, by scenario and machine. Only steps for which all meshes have valid records
+/// count; see [`uncounted`].
 pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
     let mut found = Vec::new();
     for price in prices {
@@ -151,7 +151,7 @@ pub fn costs(records: &[Record], prices: &[Price]) -> Vec<Cost> {
     found
 }
 
-/// The mean resources of a sidecar over rounds; `None` without any.
+/// The mean resources of a sidecar over rounds; `None` if there are no rounds.
 fn mean_use<'r>(runs: impl Iterator<Item = &'r Record>) -> Option<SidecarUse> {
     let each = |record: &Record| record.rss_kib.peak as f64 / f64::from(record.proxies.max(1));
     let (cpus, rss_kib): (Vec<f64>, Vec<f64>) =
@@ -179,8 +179,7 @@ mod tests {
             memory_gib: 8.0,
             dollars_per_hour: 0.1,
         };
-        // 0.1 of two processors is a twentieth, and the memory is a hundredth: the larger share
-        // counts.
+        // 0.1 of two processors is a twentieth, and the memory is a hundredth: the larger share is used.
         let busy = SidecarUse { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
         assert!((price.a_year(busy) - 0.05 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
         let large = SidecarUse { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };

@@ -1,4 +1,4 @@
-//! The figures of a record, from a file. Tables, charts and claims take them from here, as medians over rounds.
+//! The figures of a record, which a file defines. Tables, charts and claims use them as medians over rounds.
 
 use std::sync::LazyLock;
 
@@ -20,22 +20,22 @@ static FIGURES: LazyLock<Vec<Figure>> = LazyLock::new(|| {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// Its heading in tables, and its digits after the point there.
+    /// The heading of the figure in tables, and the number of its digits after the decimal point.
     pub(crate) heading: String,
     pub(crate) digits: usize,
     pub(crate) unit: String,
-    /// Whether it is a column of the second table of a scenario.
+    /// Whether the figure is a column of the second table of a scenario.
     #[serde(default)]
     column: bool,
     of: Fields,
     times: Option<f64>,
     #[serde(default)]
     per: Vec<String>,
-    /// If every round has this value, the figure was not measured.
+    /// If the figure has this value in every round, it was not measured.
     uncounted: Option<f64>,
 }
 
-/// Paths of a record's fields.
+/// Paths of fields in a record.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Fields {
@@ -43,12 +43,12 @@ enum Fields {
     Sum(Vec<String>),
 }
 
-/// Finds a figure by its name.
+/// Finds a figure by a name from a file.
 pub(crate) fn find(name: &str) -> Result<&'static Figure> {
     FIGURES.iter().find(|one| one.name == name).ok_or_else(|| anyhow!("no figure is {name:?}"))
 }
 
-/// Finds a figure by a name that is written in this program, so that it always exists.
+/// Finds a figure by a name in this program's code. Such a figure always exists.
 pub(crate) fn named(name: &str) -> &'static Figure {
     find(name).expect("tests make every table and chart")
 }
@@ -59,7 +59,8 @@ pub(crate) fn second() -> impl Iterator<Item = &'static Figure> {
 }
 
 impl Figure {
-    /// The median over rounds; `None` if it was measured in none of them. A round of 0 counts like any other.
+    /// The median over rounds; `None` if it was measured in none of them. A round in which the figure is 0 counts like
+    /// any other.
     pub(crate) fn median<'r>(&self, rounds: impl IntoIterator<Item = &'r Record>) -> Option<f64> {
         let values: Vec<f64> = rounds.into_iter().filter_map(|round| self.value(round)).collect();
         let is_measured = values.iter().any(|value| Some(*value) != self.uncounted);
@@ -79,7 +80,7 @@ impl Figure {
     }
 }
 
-/// Reads the number at a path such as `rss_kib.idle`. If there is an object, its largest number counts.
+/// Reads the number at a path such as `rss_kib.idle`. If an object is at this path, returns its largest number.
 fn number(fields: &Value, path: &str) -> Option<f64> {
     match fields.pointer(&format!("/{}", path.replace('.', "/")))? {
         Value::Object(all) => all.values().filter_map(Value::as_f64).reduce(f64::max),

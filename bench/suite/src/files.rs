@@ -1,11 +1,11 @@
-//! Files whose errors name them.
+//! Reads and writes files; errors name the file.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// The text of a file.
+/// Reads a file as text.
 pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -18,7 +18,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Does the same as [`write`], but in one step: no reader sees half of the text.
+/// Like [`write`], but replaces the file in one step, so that no reader ever sees an incomplete text.
 pub fn replace(path: &Path, text: &str) -> Result<()> {
     let draft = path.with_extension("draft");
     write(&draft, text)?;

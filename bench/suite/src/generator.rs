@@ -1,4 +1,4 @@
-//! Load generators: Leno's own, and others whose figures its figures can be checked against.
+//! Load generators: Leno's own generator, and others with which its figures can be compared.
 
 mod external;
 pub(crate) mod name;
@@ -25,7 +25,7 @@ impl Generator {
         External::named(self.name()).map_or(Ok(()), |one| one.find().map(drop))
     }
 
-    /// Why the generator cannot make this load; `None` if it can.
+    /// Why the generator cannot generate this load; `None` if it can.
     pub fn unable(self, plan: &Plan) -> Option<&'static str> {
         let external = External::named(self.name())?;
         if !plan.paths.is_empty() {
@@ -34,8 +34,8 @@ impl Generator {
         external.unable(plan)
     }
 
-    /// Returns the program that usually makes the load of a scenario at a step. In closed loops, wrk and h2load are faster
-    /// than Leno's own generator; but only that one keeps a rate without coordinated omission.
+    /// Returns the generator that is usually used for a scenario at a step. In closed loops, wrk and h2load are faster
+    /// than Leno's own generator; but only Leno's keeps a rate without coordinated omission.
     pub fn established(scenario: &Scenario, step: Option<f64>) -> Self {
         let closed = step.is_none() && scenario.pace == scenario::Pace::Saturate;
         match scenario.protocol {
@@ -45,13 +45,13 @@ impl Generator {
         }
     }
 
-    /// Whether the generator can make this load at a fixed rate. If it cannot, its highest rate is
-    /// not searched: the rate it reaches in a closed loop is the result.
+    /// Whether the generator can generate this load at a fixed rate. If it cannot, there is no search for its highest
+    /// rate: the result is the rate that it reaches in a closed loop.
     pub fn keeps_rates(self, plan: &Plan) -> bool {
         self.unable(&Plan { pace: Pace::Rate(1.0), ..plan.clone() }).is_none()
     }
 
-    /// Makes the load, with one plan per service.
+    /// Generates the load, with one plan per service.
     pub fn run(self, client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
         match External::named(self.name()) {
             None => report(start(client, plans)?, interrupt),
@@ -60,19 +60,19 @@ impl Generator {
     }
 }
 
-/// Starts Leno's own generator in the place of the client. It ends with its plans, or when [`end`] stops it.
+/// Starts Leno's own generator where the client runs. It ends when its plans end, or when [`end`] stops it.
 pub(crate) fn start(client: Client<'_>, plans: &[Plan]) -> Result<Running> {
     let mut command = client(&process::own_program()?)?;
     Running::start(command.arg(POD), &PodRequest::line(1, PodTask::Load(plans.to_vec()))?)
 }
 
-/// Ends Leno's own generator before its plans do, and returns its report.
+/// Ends Leno's own generator before its plans end, and returns its report.
 pub(crate) fn end(mut generator: Running, interrupt: &Interrupt) -> Result<Report> {
     generator.say(&PodRequest::line(0, PodTask::Greet)?);
     report(generator, interrupt)
 }
 
-/// Waits until Leno's own generator ends. It writes one answer when the load begins, and its report at the end.
+/// Waits until Leno's own generator ends. Its output is one line when the load begins, and its report at the end.
 fn report(generator: Running, interrupt: &Interrupt) -> Result<Report> {
     let said = generator.end(interrupt)?;
     let answers = serde_json::Deserializer::from_slice(&said).into_iter::<PodAnswer>();
@@ -81,7 +81,7 @@ fn report(generator: Running, interrupt: &Interrupt) -> Result<Report> {
     Ok(serde_json::from_value(last.answer.map_err(|why| anyhow!("{why}"))?)?)
 }
 
-/// Runs one generator per service concurrently and adds up their counts.
+/// Runs one generator per service at the same time and adds up their counts.
 fn side_by_side(plans: &[Plan], one: impl Fn(&Plan) -> Result<Report> + Sync) -> Result<Report> {
     let reports = std::thread::scope(|scope| {
         let one = &one;

@@ -1,4 +1,5 @@
-//! Golden files of tests. With LENO_UPDATE=1, tests write them again; then read the difference.
+//! Files with the expected output of tests. With LENO_UPDATE=1, tests write these files instead of comparing them; then
+//! check the changes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Ctrl-C: running programs are ended in order, and the records made so far are kept.
+//! Ctrl-C: running programs are ended in an orderly way, and the records made so far are kept.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// How long an interrupt may go unnoticed while the run waits.
+/// The longest time until a waiting run notices an interrupt.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A flag that a signal sets; clones share it.
@@ -22,7 +22,7 @@ pub struct Interrupt(Arc<AtomicBool>);
 pub struct Interrupted;
 
 impl Interrupt {
-    /// A flag that Ctrl-C and other termination signals set, so that they end the run in order.
+    /// A flag that Ctrl-C and other termination signals set, so that the run can end in an orderly way.
     pub fn by_signals() -> Result<Self> {
         let interrupt = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -41,7 +41,7 @@ impl Interrupt {
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// Waits for the given time.
+    /// Waits for the given time, or until the flag is set.
     pub(crate) fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         let end = Instant::now() + time;
         while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -51,8 +51,8 @@ impl Interrupt {
         self.check()
     }
 
-    /// Returns the result of some work, or stops it at its next wait once the flag is set. The work itself need not check the
-    /// flag.
+    /// Does some work and returns its result. When the flag is set, the work is stopped at its next wait, so it need
+    /// not check the flag.
     pub(crate) async fn ends<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let raised = async {
             while self.check().is_ok() {

@@ -1,5 +1,5 @@
-//! Counters of the kernel: for the machine, for kernel threads, for a process or a control group, and
-//! for the connections of a network namespace.
+//! Counters of the kernel: for the machine, for kernel threads, for a process or a control group, and for the
+//! connections of a network namespace.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -21,11 +21,11 @@ use crate::record::ContextSwitches;
 /// CPU time of a machine since its boot, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MachineTime {
-    /// Everything but idle time.
+    /// All time except idle time.
     pub(crate) busy_ms: f64,
-    /// The part of it that hard and soft interrupts took.
+    /// The part of the busy time that hard and soft interrupts took.
     pub(crate) interrupts_ms: f64,
-    /// Time that the hypervisor gave to other guests.
+    /// The time that the hypervisor gave to other virtual machines.
     pub(crate) steal_ms: f64,
     pub(crate) processors: usize,
 }
@@ -45,15 +45,16 @@ impl MachineTime {
     }
 }
 
-/// CPU time of kernel threads, in milliseconds; `None` if none is visible, as in the PID namespace
-/// of a container that serves as a node. Their parent's ID is no proof: there it may belong to another process.
+/// CPU time of kernel threads, in milliseconds. `None` if no kernel thread is visible, for example in the PID namespace
+/// of a container that serves as a node. Threads are not recognised by the ID of their parent, because in such a
+/// namespace this ID may belong to another process.
 fn kernel_threads_ms() -> Option<f64> {
     let stats = process::all_processes().ok()?.flatten().filter_map(|one| one.stat().ok());
     let of_kernel = stats.filter(|stat| stat.flags & StatFlags::PF_KTHREAD.bits() != 0);
     of_kernel.map(|stat| stat.utime + stat.stime).reduce(|sum, one| sum + one).map(ms)
 }
 
-/// Clock ticks in milliseconds.
+/// Converts clock ticks to milliseconds.
 fn ms(ticks: u64) -> f64 {
     ticks as f64 * 1000.0 / ticks_per_second() as f64
 }
@@ -61,39 +62,39 @@ fn ms(ticks: u64) -> f64 {
 /// The counters of a kernel and of processes that it runs, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeCounters {
-    /// The boot ID of the kernel; two looks with the same ID share the kernel's counters.
+    /// The boot ID of the kernel. Two readings with the same ID are from the same kernel and share its counters.
     pub(crate) boot_id: String,
     /// The time, in microseconds since boot.
     pub(crate) at_us: u64,
-    /// The processes of each container that has any.
+    /// The processes of each container that has any process.
     pub(crate) containers: BTreeMap<String, Vec<Process>>,
-    /// Established connections that leave a container's network namespace; `None` if they were not
-    /// requested, or the container has ended.
+    /// The number of established connections from a container's network namespace to other hosts; `None` if they were
+    /// not requested, or the container has ended.
     pub(crate) connections: Option<u64>,
-    /// `None` if it was not requested.
+    /// The counters of the whole kernel; `None` if they were not requested.
     pub(crate) whole: Option<KernelCounters>,
 }
 
-/// A process. Process IDs are reused, so it is identified by its start time as well.
+/// A process. It is identified by its ID and its start time, because process IDs are reused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     /// The start time, in microseconds since boot.
     pub(crate) began_us: u64,
-    /// CPU time since then, including threads that have ended.
+    /// The CPU time of the process since its start, including threads that have ended.
     pub(crate) cpu: Cpu,
     pub(crate) switches: ContextSwitches,
     pub(crate) rss_kib: u64,
-    /// The size of its program in bytes; 0 if it cannot be read.
+    /// The size of the process's program in bytes; 0 if it cannot be read.
     pub(crate) program_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
     pub(crate) machine: MachineTime,
-    /// `None` if kernel threads are not visible.
+    /// CPU time of kernel threads; `None` if they are not visible.
     pub(crate) kernel_threads_ms: Option<f64>,
-    /// Every kernel program by its ID: number of runs, and total nanoseconds.
+    /// For each kernel program, by its ID: the number of its runs, and their total time in nanoseconds.
     pub(crate) programs: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -108,15 +109,15 @@ impl NodeCounters {
 }
 
 impl Process {
-    /// `None` if the process has ended.
+    /// The counters of a process; `None` if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = process::Process::new(pid.cast_signed()).ok()?.stat().ok()?;
         let began_us = stat.starttime * (1_000_000 / ticks_per_second());
         Some(Self { pid, began_us, cpu: usage::cpu_of_process(pid).ok()?, ..Self::now(pid)? })
     }
 
-    /// The processes of a control group as one, which began with the kernel. Its CPU time includes
-    /// that of processes that have ended; all else is of those that live.
+    /// The processes of a control group as if they were one process, which began with the kernel. The CPU time includes
+    /// processes that have ended; all other counters are those of running processes.
     pub(crate) fn of_cgroup(directory: &Path) -> Result<Self> {
         let mut sum = Self { cpu: usage::cpu_of_cgroup(directory)?, ..Self::default() };
         for one in usage::pids_of_cgroup(directory)?.into_iter().filter_map(Self::now) {
@@ -128,11 +129,11 @@ impl Process {
         Ok(sum)
     }
 
-    /// What the kernel tells of a living process besides its CPU time.
+    /// The counters of a running process except its CPU time.
     fn now(pid: u32) -> Option<Self> {
         let process = process::Process::new(pid.cast_signed()).ok()?;
         let mut switches = ContextSwitches::default();
-        // The counters of a thread that ends meanwhile are lost.
+        // If a thread ends meanwhile, its counters are lost.
         let threads = process.tasks().ok()?.flatten();
         for thread in threads.filter_map(|thread| thread.status().ok()) {
             switches.voluntary += thread.voluntary_ctxt_switches.unwrap_or(0);
@@ -159,7 +160,7 @@ impl KernelCounters {
     }
 }
 
-/// The number of runs, and total nanoseconds.
+/// The number of runs, and their total time in nanoseconds.
 pub(crate) fn runs_and_nanos(one: RunTime) -> (u64, u64) {
     (one.runs, u64::try_from(one.took.as_nanos()).unwrap_or(u64::MAX))
 }
@@ -176,7 +177,7 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Established connections that leave the network namespace of a process; 0 if the process has
+/// The number of established connections from the network namespace of a process to other hosts; 0 if the process has
 /// ended.
 pub(crate) fn crossing_of(pid: u32) -> u64 {
     let tables = process::Process::new(pid.cast_signed()).map(|one| [one.tcp(), one.tcp6()]);
@@ -185,10 +186,10 @@ pub(crate) fn crossing_of(pid: u32) -> u64 {
     crossing(&open.map(|one| (one.local_address, one.remote_address)).collect::<Vec<_>>())
 }
 
-/// The connections to other hosts among those with these local and remote addresses.
+/// How many of the connections with these local and remote addresses lead to other hosts.
 ///
-/// A connection within the namespace has both of its ends in the tables. If packets are redirected,
-/// the two ends share only one address.
+/// If a connection stays within the namespace, both of its ends are in the tables. If its packets are redirected, the
+/// two ends have only one address in common.
 fn crossing(ends: &[(SocketAddr, SocketAddr)]) -> u64 {
     // An IPv4-mapped IPv6 address counts as the IPv4 address.
     let plain = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
@@ -217,8 +218,8 @@ mod tests {
         let mapped = [("[::ffff:127.0.0.1]:1", "[::ffff:127.0.0.1]:2")];
         assert_eq!(counted(&mapped), 0);
         assert_eq!(counted(&[("10.89.0.3:1", "10.89.0.4:2"), ("[fd00::1]:1", "[fd00::2]:2")]), 2);
-        // The application sees the service's address as its remote end; the proxy sees its own address and the application's.
-        // The last one is the proxy's own connection to the service.
+        // The application sees the service's address as its remote end; the proxy sees its own address and the
+        // application's. The last connection is the proxy's own one to the service.
         let redirected = [
             ("10.89.0.3:40000", "10.96.0.1:8080"),
             ("127.0.0.1:15001", "10.89.0.3:40000"),
@@ -233,7 +234,7 @@ mod tests {
         let (machine, process) = (MachineTime::read().unwrap(), Process::of(own).unwrap());
         assert!(machine.busy_ms > machine.interrupts_ms && machine.processors > 0, "{machine:?}");
         assert!(process.began_us > 0 && process.rss_kib > 0 && process.program_bytes > 0);
-        // A PID namespace may hide the kernel's threads.
+        // A PID namespace may hide the threads of the kernel.
         let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
         assert!(!seen || kernel_threads_ms().is_some_and(|ms| ms > 0.0));
         assert_eq!((Process::of(u32::MAX), crossing_of(u32::MAX)), (None, 0));

@@ -1,4 +1,5 @@
-//! A run in the lab of one machine: rounds, each with every scenario under every mesh and under none.
+//! A run in the lab of one machine. It consists of rounds, and in each round every scenario is measured under every
+//! mesh and without a mesh.
 
 mod case;
 mod documents;
@@ -50,7 +51,7 @@ pub fn run(run: &mut LabRun) -> Result<()> {
     if !options.one_hop && !nix::unistd::geteuid().is_root() {
         bail!("leno bench run makes network namespaces: run it as root");
     }
-    // This thread starts all programs, which inherit its CPUs.
+    // This thread starts all programs, which inherit the CPUs on which it may run.
     Pinning::rest(options.pinned).apply()?;
     prepare_out(options)?;
     add_baseline(&mut run.meshes)?;
@@ -99,7 +100,7 @@ fn add_baseline(meshes: &mut Vec<Mesh>) -> Result<()> {
     Ok(())
 }
 
-/// All measurements. The baseline is the first of the meshes.
+/// All measurements. `meshes` begins with the baseline.
 fn cases<'a>(options: &'a Options, meshes: &'a [(&'a Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     let meshes: Vec<_> = meshes.iter().collect();
@@ -134,7 +135,7 @@ fn measure_case(options: &Options, case: &Case<'_>) -> Result<Record> {
     or_left_out(measure(options, case, record.clone()), record, &options.interrupt)
 }
 
-/// A record that only has the fields of the case.
+/// A record in which only the fields that describe the case are set.
 fn case_record(options: &Options, case: &Case<'_>) -> Record {
     let mut record = blank(options, case.scenario, case.mesh.name(), case.round);
     record.step = case.step;
@@ -150,7 +151,7 @@ mod tests {
     use crate::measurement::records::tests::options;
     use crate::scenario;
 
-    /// These meshes and the baseline.
+    /// The meshes with these names, and the baseline.
     fn with_baseline(names: &[&str]) -> Vec<Mesh> {
         let mesh = |name: &&str| mesh::named(name, &mesh::Choices::default()).unwrap();
         let mut meshes = names.iter().map(mesh).collect();

@@ -1,8 +1,7 @@
-//! `leno bench`: any mesh, or none, under the same load, on one machine or in a cluster.
+//! `leno bench`: measures any mesh, or none, under the same load, on one machine or in a cluster.
 //!
-//! For users who must choose a mesh and do not want to trust the figures of others. It runs the
-//! methods of the published comparisons and keeps the raw data; every report is made from the
-//! records alone.
+//! It is for users who must choose a mesh and do not want to trust the figures of others. It uses the methods of the
+//! published comparisons and keeps the raw data; every report is made from the records alone.
 //!
 //! ```text
 //!  scenario × mesh × round ─► lab or cluster ─► load ─► record ─┬─► report, compare
@@ -10,8 +9,8 @@
 //!  published samples ─► resources                               └─► (one file per run, units in the names)
 //! ```
 //!
-//! The crate does not parse the command line, and it treats every mesh as a black box: a
-//! configuration, a command and a version.
+//! The crate does not parse the command line, and it treats every mesh as a black box that consists of a configuration,
+//! a command and a version.
 //!
 //! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 

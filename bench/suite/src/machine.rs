@@ -1,4 +1,4 @@
-//! The machine of a measurement; records are compared only together with it.
+//! The machine of a measurement. Records of different machines are not compared without a note.
 
 use std::fs;
 use std::thread;
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// Release of the kernel.
+    /// The release of the kernel.
     pub kernel: String,
     /// Architecture of the processor.
     pub architecture: String,
-    /// The processor's own name.
+    /// The processor's name for itself.
     pub cpu: String,
     /// Processors that may be used.
     pub cpus: usize,
@@ -38,7 +38,7 @@ impl Machine {
         }
     }
 
-    /// The differences in words; empty if there are none.
+    /// The differences between two machines in words; empty if there are none.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let of = |one: &Self| {
             let Self { kernel, architecture, cpu, cpus, memory_mib } = one.clone();

@@ -1,5 +1,5 @@
-//! What a measurement is, in the lab of one machine and in a cluster alike: its options, the load,
-//! the figures from it with their marks, and the records.
+//! The parts of a measurement that are the same in the lab of one machine and in a cluster: its options, the load, the
+//! figures with their marks, and the records.
 
 pub(crate) mod figures;
 pub(crate) mod flood;

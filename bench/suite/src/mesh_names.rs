@@ -1,6 +1,6 @@
-//! The baseline, and the names of the meshes of a cluster.
+//! The names of the baseline and of the meshes of a cluster.
 
-/// The baseline of every round.
+/// The name of the baseline, which every round measures.
 pub const NONE: &str = "none";
 
 /// The meshes of a cluster.

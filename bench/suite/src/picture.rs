@@ -1,4 +1,4 @@
-//! Charts as files: SVG directly, PNG through a program that Debian packages.
+//! Writes charts to files: SVG directly, PNG through a program from a Debian package.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,12 +9,12 @@ use crate::files;
 use crate::interrupt::Interrupt;
 use crate::process;
 
-/// The program that converts SVG to PNG. A library that can do it would make this program larger by a third.
+/// The program that converts SVG to PNG. A library for this would make `leno-bench` larger by a third.
 const CONVERTER: &str = "rsvg-convert";
-/// Pixels of the PNG per pixel of the chart, for sharp print.
+/// How many pixels of the PNG correspond to a pixel of the chart. More than one keeps the chart sharp in print.
 const ZOOM: &str = "2";
 
-/// Writes a chart in the format of the file's extension, `.svg` or `.png`.
+/// Writes a chart in the format that the file's extension names, `.svg` or `.png`.
 ///
 /// # Errors
 /// If the extension is another one, the file cannot be written, or the program for PNG is missing.
@@ -71,7 +71,7 @@ mod tests {
         let file = folder.path().join("a.png");
         write(&chart(20), &file).unwrap();
         let picture = fs::read(&file).unwrap();
-        // PNG (ISO/IEC 15948, 11.2.2): the width is in bytes 16 to 19.
+        // In a PNG (ISO/IEC 15948, 11.2.2), the width is in bytes 16 to 19.
         assert_eq!((&picture[1..4], &picture[16..20]), (&b"PNG"[..], &[0, 0, 0, 40][..]));
         let kept = fs::read_to_string(folder.path().join("a.svg")).unwrap();
         assert_eq!(kept, chart(99), "the chart of another program");

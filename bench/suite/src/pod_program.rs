@@ -1,14 +1,14 @@
-//! The program that makes load and reads counters where the bench itself does not run: in the workloads of a lab, and in
-//! pods, to which the bench attaches like `kubectl attach`. It reads requests from its standard input, and answers on its
-//! standard output.
+//! The program that generates load and reads counters where the bench itself does not run: in the workloads of a lab,
+//! and in pods. The bench attaches to a pod like `kubectl attach`. The program reads requests from its standard input
+//! and answers on its standard output.
 //!
 //! ```text
 //! stdin    {"number": 7, "task": {"look": ...}}           a line for each request
 //! stdout   {"number": 7, "answer": {"Ok": ...}}           the answer to it; load and probes answer twice
 //!          {"number": 7, "answer": {"Err": "..."}}
 //! ```
-//! It carries out one request after the other. If a line arrives during load or a probe, it stops that; the end of the
-//! input does not stop it.
+//! It handles one request after the other. If a line arrives during load or a probe, the load or probe is stopped; the
+//! end of the input does not stop it.
 
 mod container_start;
 mod containers;
@@ -29,17 +29,17 @@ use crate::measurement::probe::probe;
 use container_start::{KilledContainer, kill};
 use counters::CounterQuestion;
 
-/// The command of `leno-bench` that is this program.
+/// The command of `leno-bench` that starts this program.
 pub(crate) const POD: &str = "pod";
 /// How long a container may take to run again after it was killed.
 pub(crate) const RUNS_AGAIN: Duration = Duration::from_secs(30);
-/// How many requests can wait for the one before them. The bench sends no more than one or two at once.
+/// How many requests can wait for the one before them. The bench sends at most two at once.
 const WAITING: usize = 16;
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PodRequest {
-    /// Its answers have this number too.
+    /// The number of the request, which its answers repeat.
     pub(crate) number: u64,
     pub(crate) task: PodTask,
 }
@@ -53,29 +53,30 @@ impl PodRequest {
 /// An answer to a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PodAnswer {
-    /// The number of the request; 0 for a line that is no request.
+    /// The number of the request; 0 if a line was not a request.
     pub(crate) number: u64,
-    /// What the task returned, or why it failed.
+    /// The result of the task, or why it failed.
     pub(crate) answer: Result<Value, String>,
 }
 
-/// What the program is asked to do.
+/// What the program should do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PodTask {
-    /// Only answers.
+    /// Answer, and do nothing else.
     Greet,
-    /// Reads counters: `NodeCounters`.
+    /// Reads counters. The answer is `NodeCounters`.
     Look(CounterQuestion),
-    /// Kills all processes of containers. If one of them has no process, kills none and says which: an optional text.
+    /// Kills all processes of containers. If one of the containers has no process, kills nothing, and the answer is a
+    /// text that says which.
     Kill(Vec<String>),
-    /// Kills a container. Answers when its program runs again in another container of the pod: the time in nanoseconds of
-    /// CLOCK_MONOTONIC, or nothing after 30 s.
+    /// Kills a container. Answers when its program runs again in another container of the pod, with the time in
+    /// nanoseconds of CLOCK_MONOTONIC; or with nothing after 30 s.
     Restart(String),
-    /// Makes load. Answers when it begins, and when it ends: `Report`.
+    /// Generates load. Answers when it begins, and with a `Report` when it ends.
     Load(Vec<Plan>),
-    /// Sends requests until one succeeds, then until one fails, then until one succeeds again. Answers at both successes:
-    /// the time in nanoseconds of CLOCK_MONOTONIC. Fails after the limit.
+    /// Sends requests until one succeeds, then until one fails, then until one succeeds again. Answers at both
+    /// successes with the time in nanoseconds of CLOCK_MONOTONIC. Fails after the limit.
     Probe(Plan, Duration),
 }
 
@@ -88,7 +89,7 @@ pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> 
     let (sender, requests) = mpsc::sync_channel(WAITING);
     let running = current.clone();
     let end = move || running.lock().unwrap_or_else(PoisonError::into_inner).stop();
-    // The thread ends with the input, or with the program. An error of the input counts as its end.
+    // The thread ends with the input, or with the program. An error while reading counts as the end of the input.
     thread::spawn(move || {
         for line in input.lines().map_while(Result::ok) {
             end();
@@ -118,8 +119,8 @@ pub fn answer(input: impl BufRead + Send + 'static, output: &mut impl Write) -> 
     Ok(())
 }
 
-/// Carries out a task; `say` receives its answers. From the first question about the whole kernel on, `counting` makes
-/// the kernel time its programs, until this program ends.
+/// Does a task; `say` receives its answers. `counting` makes the kernel measure the run time of its eBPF programs, from
+/// the first question about the whole kernel until this program ends.
 fn carry_out(
     task: PodTask,
     counting: &mut Option<RunTimeCounting>,
@@ -130,7 +131,7 @@ fn carry_out(
         PodTask::Greet => say(Value::Null),
         PodTask::Look(question) => {
             if question.whole && counting.is_none() {
-                // If the kernel cannot time its programs, their run time counts as 0.
+                // If the kernel cannot measure the run time of its eBPF programs, it counts as 0.
                 *counting = RunTimeCounting::start().ok();
             }
             say(serde_json::to_value(counters::read(&question)?)?)

@@ -1,4 +1,4 @@
-//! Programs that a run starts, with their output in files, which end with the run.
+//! Programs that a run starts. Their output is written to files, and they are ended with the run.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,15 +18,16 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a program may take to listen.
 const LISTEN: Duration = Duration::from_secs(20);
-/// How many of the last bytes of a program's output an error shows.
+/// How many bytes of a program's output an error shows, from its end.
 const SHOWN: usize = 2000;
 
-/// This program, which also serves and generates load inside workloads.
+/// The path of this program, which also serves and generates load inside workloads.
 pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell where this program is")
 }
 
-/// A free port of loopback. Another process could bind it first; then the program that needs it reports the error.
+/// A free port of loopback. If another process uses it before the program for which it is chosen, that program reports
+/// the error.
 pub(crate) fn free_address() -> Result<SocketAddrV4> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()? {
         SocketAddr::V4(address) => Ok(address),
@@ -39,7 +40,7 @@ pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> 
     Running::start(command, input)?.end(interrupt)
 }
 
-/// A running command whose standard input is open. The command is killed when this is dropped.
+/// A running command whose standard input is open. The command is killed when this value is dropped.
 pub(crate) struct Running {
     name: String,
     child: Child,
@@ -65,7 +66,7 @@ impl Running {
 
     pub(crate) fn say(&mut self, input: &str) {
         if let Some(stdin) = &mut self.child.stdin {
-            // A command that does not read has ended early; its own output says why.
+            // Writing fails if the command has ended early. Its own output says why.
             let _ = stdin.write_all(input.as_bytes());
         }
     }
@@ -74,10 +75,11 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until it listens.
+    /// Waits until the command listens.
     ///
     /// # Errors
-    /// If it ends before that, or does not listen within 20 s; then the error has its output. After an interrupt too.
+    /// If the command ends before that, or does not listen within 20 s; then the error has its output. Also after an
+    /// interrupt.
     pub(crate) fn listens(&mut self, at: SocketAddrV4, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(at).is_err() {
@@ -101,7 +103,7 @@ impl Running {
         self.output(ended)
     }
 
-    /// Closes the command's standard input and waits until it ends; `None` if it has not within this time.
+    /// Closes the command's standard input and waits until it ends; `None` if it has not ended within this time.
     pub(crate) fn wait(
         &mut self,
         limit: Duration,
@@ -138,7 +140,7 @@ impl Running {
     /// The output of a command that has ended.
     ///
     /// # Errors
-    /// If it has failed; the error has the end of what it wrote to standard error.
+    /// If the command has failed; the error has the end of its standard error.
     pub(crate) fn output(mut self, ended: ExitStatus) -> Result<Vec<u8>> {
         if !ended.success() {
             let errors = self.errors()?;
@@ -147,8 +149,8 @@ impl Running {
         read(&mut self.out)
     }
 
-    /// Returns the last part of what it has written to standard error so far, or to standard output if there is nothing, as
-    /// one line that fits into the progress and into a report.
+    /// Returns the end of its standard error so far, or of its standard output if standard error is empty, as one line
+    /// that fits into the progress and into a report.
     pub(crate) fn errors(&mut self) -> Result<String> {
         let mut text = read(&mut self.errors)?;
         if text.trim_ascii().is_empty() {

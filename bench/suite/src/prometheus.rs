@@ -1,4 +1,4 @@
-//! Queries a Prometheus for the overhead of a mesh.
+//! Queries a Prometheus for what a mesh costs.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ const MEMORY: &str = "process_resident_memory_bytes{job=\"leno-proxy\"}";
 /// The default counter of the sidecars' CPU time, in seconds.
 const CPU: &str = "process_cpu_seconds_total{job=\"leno-proxy\"}";
 
-/// How often a query is tried; with the pauses below this takes about 6 s.
+/// How often a query is tried. With the pauses below, all attempts take about 6 s.
 const ATTEMPTS: u32 = 5;
-/// The first pause; each further one is twice as long.
+/// The first pause. Each further pause is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(400);
 /// How long one attempt may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The largest answer that is read; a query asks for one number.
+/// The largest answer that is read. This is more than enough, because a query asks for one number.
 const MAX_ANSWER: usize = 1 << 20;
 
 /// The queries to make.
@@ -70,7 +70,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Every figure with its name.
+    /// Every figure, with its name.
     pub fn figures(&self) -> [(&'static str, f64); 5] {
         [
             ("baseline_p99_s", self.baseline_p99_s),
@@ -81,7 +81,7 @@ impl Answer {
         ]
     }
 
-    /// The names and the figures, as two lines of CSV.
+    /// The names of the figures and the figures, as two lines of CSV.
     pub fn csv(&self) -> String {
         let (names, values): (Vec<&str>, Vec<String>) =
             self.figures().into_iter().map(|(name, value)| (name, value.to_string())).unzip();
@@ -92,7 +92,7 @@ impl Answer {
 /// Queries the Prometheus at `url`.
 ///
 /// # Errors
-/// If it does not answer after all attempts, rejects a query, or lacks a metric; the error names
+/// If Prometheus does not answer after all attempts, rejects a query, or lacks a metric; the error names
 /// the metric.
 pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
     let window = &question.window;
@@ -112,8 +112,7 @@ pub async fn ask(url: &str, question: &Question) -> Result<Answer> {
     })
 }
 
-/// The single number that a query returns; `metric` is named in the error if the query returns
-/// nothing.
+/// The single number that a query returns. If it returns none, the error names `metric`.
 async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     let encoded =
         form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
@@ -142,7 +141,8 @@ async fn value(url: &str, query: &str, metric: &str) -> Result<f64> {
     })
 }
 
-/// Asks Prometheus. The answer may say that the query is wrong; an error here is one that may go away by itself.
+/// Sends a query. If the query itself is wrong, this is not an error here, and the answer says so; errors are failures
+/// that may be temporary.
 async fn get(address: &Uri) -> Result<String> {
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let response = client.get(address.clone()).await.context("no answer")?;

@@ -1,5 +1,5 @@
-//! The real application instead of the suite's own services: a folder of programs in the lab, a
-//! file of images in a cluster.
+//! A real application in place of the suite's own services. In the lab it is a folder of programs, in a cluster a file
+//! of images.
 //!
 //! Only scenarios whose services have names model a real application.
 
@@ -23,16 +23,16 @@ use crate::tools;
 
 use images::is_one;
 
-/// How long the application may take to answer after it listens: it fills databases and looks up
-/// other services.
+/// How long the application may take to answer after it listens, because it fills databases and looks up other
+/// services.
 pub(crate) const ANSWERED: Duration = Duration::from_secs(300);
 /// The pause between two probes of a service.
 const EACH: Duration = Duration::from_millis(100);
 /// The time limit of a probe.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Probes that must succeed before the measurement: they request every path of the load once, from
-/// each of these services. Of a real application, only those under load may speak HTTP.
+/// Probes that must succeed before the measurement. They request every path of the load once, from each of these
+/// services. Of a real application, only services under load are sure to speak HTTP.
 pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
     addresses: &[A],
     scenario: &Scenario,
@@ -54,22 +54,22 @@ pub(crate) fn questions<A: Copy + Into<SocketAddr>>(
     addresses.iter().map(plan).collect()
 }
 
-/// How many probes failed and why; `None` if all succeeded.
+/// How many probes failed, and why; `None` if all succeeded.
 pub(crate) fn unanswered(report: &Report) -> Option<String> {
     (report.errors > 0)
         .then(|| format!("of {} requests: {}", report.requests, report.errors_in_words()))
 }
 
-/// Checks that a folder has the whole real application.
+/// Checks that a folder contains the whole real application.
 ///
 /// # Errors
-/// If it is not a folder, a scenario has no real application, a service has neither a program nor a
-/// jar, or there is a jar but no `java`.
+/// If the path is not a folder, a scenario has no real application, a service has neither a program nor a jar, or there
+/// is a jar but no `java`.
 pub(crate) fn check_folder(folder: &Path, scenarios: &[Scenario]) -> Result<()> {
     look_into(folder, scenarios, tools::find("java").is_some())
 }
 
-/// As [`check_folder`]; `java` is whether the machine has `java`.
+/// Like [`check_folder`]. `java` says whether the machine has the program `java`.
 fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     let one = scenarios.first().map(|one| one.name.as_str()).unwrap_or_default();
     ensure!(
@@ -92,7 +92,7 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
     Ok(())
 }
 
-/// The program of this name in a folder, or else the jar.
+/// The program with this name in a folder, or else the jar with this name.
 fn found(folder: &Path, name: &str) -> Result<PathBuf> {
     let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
     if program.is_file() {
@@ -109,11 +109,11 @@ fn is_jar(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "jar")
 }
 
-/// The command and the environment of a service of the real application. The command is a program
-/// or jar with the service's name; the environment has the addresses of the other services.
+/// The command and the environment of a service of the real application. The command is a program or jar with the
+/// service's name; the environment has the addresses of the other services.
 ///
 /// # Errors
-/// If there is neither, or the path is not valid UTF-8.
+/// If the folder has neither a program nor a jar, or the path is not valid UTF-8.
 pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
     let name = scenario.service(nth);
     let file = found(folder, &name)?;
@@ -121,7 +121,7 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
     // JSON is valid YAML.
     let command = serde_json::to_string(&[java, &[&*file]].concat());
     let command = command.with_context(|| folder.display().to_string())?;
-    // First the variables of the TeaStore's images, then those of Faces.
+    // First the variables that the TeaStore's images use, then those of Faces.
     let mut environment = format!("PORT: \"{PORT}\", SERVICE_PORT: \"{PORT}\", HOST_NAME: {name}");
     for other in (0..scenario.services).map(|nth| scenario.service(nth)) {
         let word = other.to_uppercase();
@@ -223,7 +223,7 @@ mod tests {
         assert!(before.len() == 3 && before["face"] == before["smiley"], "both are empty");
         fs::write(folder.path().join("smiley.jar"), "abc").unwrap();
         let after = digests(folder.path(), &faces[0]).unwrap();
-        // The example of FIPS 180.
+        // The text and its digest are the example of FIPS 180.
         let abc = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert!(before["face"] == after["face"] && after["smiley"] == abc, "{after:?}");
         let text = program(folder.path(), &faces[0], 0).unwrap();

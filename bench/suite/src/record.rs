@@ -1,13 +1,11 @@
-//! The records: one JSON file per run, with units in the field names. Reports are made from these
-//! alone.
+//! The records: one JSON file per run, with units in the field names. Reports are made from the records alone.
 //!
 //! ```text
 //! DIR/records/http-1k.leno.r2.json      one run
 //! DIR/raw/http-1k.leno.r2.latency.csv   its histogram: value_us,count
 //! DIR/raw/http-1k.leno.r2.usage.csv     its samples of CPU and memory
 //! ```
-//! The records of other generators have the generator's name after the mesh's:
-//! `http-1k.leno.fortio.r2`.
+//! The name of a record of another generator has that generator's name after the mesh's: `http-1k.leno.fortio.r2`.
 
 pub mod cluster;
 
@@ -36,13 +34,13 @@ pub const RECORDS: &str = "records";
 /// The folder of raw samples, in the directory of a run.
 pub const RAW: &str = "raw";
 
-/// One run: a scenario, a mesh, a round.
+/// A record of one run: a scenario under a mesh in a round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
     /// The scenario.
     pub scenario: String,
-    /// The step, as total requests/s, of scenarios that have several.
+    /// The step, as total requests/s, if the scenario has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
     /// The mesh.
@@ -59,7 +57,7 @@ pub struct Record {
     pub round: u32,
     /// The start time, in seconds since 1970.
     pub started_unix_s: u64,
-    /// The machine; of a cluster, the used nodes taken together.
+    /// The machine. For a cluster, the nodes in use, taken together as one machine.
     pub machine: Machine,
     /// The cluster; `None` for the lab of one machine.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,14 +69,14 @@ pub struct Record {
     pub rate_per_s: Option<f64>,
     /// Connections of the load.
     pub connections: usize,
-    /// Number of services.
+    /// The number of services.
     pub services: u32,
-    /// The real application, if it replaced the suite's own services: its folder, or in a cluster
-    /// its file of images, whose contents are in `cluster`.
+    /// The real application, if it replaced the suite's own services: its folder, or in a cluster its file of images,
+    /// the contents of which are in `cluster`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<String>,
-    /// The digest of each of its services: in the lab `sha256:` of its program or jar, in a cluster
-    /// the ID of its image on its node.
+    /// The digest of each service of the application: in the lab `sha256:` of its program or jar, in a cluster the ID
+    /// of its image on its node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub application_digests: BTreeMap<String, String>,
     /// Measured seconds, without warm-up.
@@ -93,20 +91,20 @@ pub struct Record {
     pub requests_per_s: f64,
     /// Payload bytes a second, both directions together, for bulk scenarios.
     pub bytes_per_s: f64,
-    /// Rate at which the neighbour's flood was answered.
+    /// The rate at which requests of the neighbour's flood were answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub neighbour_requests_per_s: Option<f64>,
-    /// What each flood of a neighbour sent, and how it was answered, over its whole time.
+    /// For each flood by a neighbour, what it sent and how it was answered, over its whole time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub floods: Vec<FloodCounts>,
     /// Latencies of the same load in the same lab, before the floods of neighbours began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alone_latency_us: Option<Latency>,
-    /// For each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself reports while
-    /// neighbours flood.
+    /// For each workload with a proxy of Leno, the number of bytes of buffers and connections that the proxy itself
+    /// reports while neighbours flood.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub charged_bytes: BTreeMap<String, u64>,
-    /// Connections that stay open beside the load.
+    /// Connections that stay open during the load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub websockets: Option<WebSockets>,
     /// Configurations that the proxies received during the load.
@@ -117,22 +115,22 @@ pub struct Record {
     pub revisions_arrived: Option<u64>,
     /// Connections opened by the load.
     pub connections_opened: u64,
-    /// Latency from the moment a request was due to its last byte; successful requests only.
+    /// Latency from the moment a request was due to the last byte of its response; successful requests only.
     pub latency_us: Latency,
-    /// Latency over quantiles, for the chart.
+    /// Latency by quantile, for the chart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectrum: Vec<Quantile>,
-    /// User CPU of all proxies.
+    /// User CPU of all proxies, divided by the number of requests.
     pub cpu_user_us_per_request: f64,
-    /// System CPU of all proxies.
+    /// System CPU of all proxies, divided by the number of requests.
     pub cpu_system_us_per_request: f64,
     /// CPU of all components.
     pub cpu_ms: CpuMs,
-    /// Processors that all proxies together kept busy before the load; only in a cluster.
+    /// The number of processors that all proxies together kept busy before the load; only in a cluster.
     pub idle_proxies_cpus: f64,
-    /// Run time of the capture's kernel programs, which the kernel accounts as CPU time of the
-    /// connecting process. In a cluster, all programs of the nodes' kernels count, because the
-    /// baseline includes those of other software.
+    /// Run time of the capture's eBPF programs, which the kernel counts as CPU time of the connecting process. In a
+    /// cluster, all eBPF programs of the nodes' kernels are included, because the baseline includes those of other
+    /// software, too.
     pub kernel_programs: KernelPrograms,
     /// The largest number of open connections between the client's side and the services.
     pub crossing_connections: u64,
@@ -142,21 +140,21 @@ pub struct Record {
     pub proxies: u32,
     /// Resident memory of all proxies together.
     pub rss_kib: RssKib,
-    /// Memory before the load by how much of it is shared; only in the lab.
+    /// Memory before the load, by how it is shared; only in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_memory: Option<IdleMemory>,
     /// Resident memory of the control plane.
     pub control_rss_kib: RssKib,
-    /// Time from the start of the proxies to the first request that was served through them.
+    /// Time from the start of a proxy to the first request that was served through it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_up_ms: Option<f64>,
-    /// Size of the proxy's executable.
+    /// The size of the proxy's executable, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_bytes: Option<u64>,
     /// What readers must know before they trust the figures.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
-    /// Why this was not measured; then every figure is 0.
+    /// Why this was not measured. If it is set, every figure is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
@@ -193,7 +191,7 @@ pub struct CpuMs {
     pub interrupts: f64,
     /// The whole machine, including everything else.
     pub machine: f64,
-    /// Time that the hypervisor gave to other guests.
+    /// The time that the hypervisor gave to other virtual machines.
     pub steal: f64,
 }
 
@@ -203,7 +201,7 @@ pub struct CpuMs {
 pub struct KernelPrograms {
     /// The number of runs.
     pub runs: u64,
-    /// Their total run time.
+    /// The total run time of the programs.
     pub ms: f64,
 }
 
@@ -239,7 +237,7 @@ pub struct IdleMemory {
     pub agent: Memory,
 }
 
-/// The requests of a neighbour's flood.
+/// Counts of a flood by a neighbour.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FloodCounts {
@@ -253,18 +251,19 @@ pub struct FloodCounts {
     pub errors_by_kind: BTreeMap<String, u64>,
 }
 
-/// Connections that were upgraded to WebSockets and stay open beside the load, with a message a second on each.
+/// Connections that were upgraded to WebSockets and stay open during the load. A message is sent on each of them every
+/// second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WebSockets {
-    /// How many there are.
+    /// The number of connections.
     pub connections: u64,
-    /// How many were opened beyond `connections`, because others had ended. Connections that could never be opened make this
-    /// number too small; they count in `errors`.
+    /// How many connections were opened beyond `connections`, because others had ended. Connections that could never be
+    /// opened make this number too small; they are counted in `errors`.
     pub cut: u64,
-    /// Messages that were sent, or failed to be.
+    /// Messages that were sent, or that could not be sent.
     pub messages: u64,
-    /// Those of them that did not come back.
+    /// How many of these messages did not come back.
     pub errors: u64,
     /// The longest time until a message was back.
     pub longest_us: u64,
@@ -298,7 +297,7 @@ impl Mark {
         Self { kind, why: why.into() }
     }
 
-    /// A mark with all of these reasons; `None` without any.
+    /// A mark with all these reasons; `None` if there is no reason.
     pub(crate) fn of_all(kind: MarkKind, why: &[impl AsRef<str>]) -> Option<Self> {
         let why: Vec<&str> = why.iter().map(AsRef::as_ref).collect();
         (!why.is_empty()).then(|| Self::new(kind, why.join("; ")))
@@ -329,36 +328,36 @@ pub enum MarkKind {
     FiguresMissing,
     /// The neighbour's flood ended before the measurement, or it is unknown whether it lasted.
     FloodEnded,
-    /// The answered rate of a neighbour's flood is unknown, or what buffers took during it.
+    /// The rate at which a neighbour's flood was answered is unknown, or the size of buffers during it.
     FloodUnreported,
-    /// A neighbour's flood failed in another way than the scenario means it to.
+    /// A neighbour's flood failed in another way than the scenario intends.
     FloodFailed,
-    /// The rate that the search found did not keep the bound in the longer measurement.
+    /// The highest rate that the search found exceeded the bound in the longer measurement.
     BoundMissed,
     /// A proxy that several workloads share also carried the neighbour's flood, so its CPU includes that work.
     SharedProxies,
-    /// Part of a control plane was on a node without a watcher, so its CPU and memory are missing.
+    /// A part of a control plane was on a node without a watcher, so the part's CPU and memory are missing.
     ControlUncounted,
     /// The scenario's disturbance was incomplete or had no effect.
     DisturbedLess,
 }
 
-/// As in records, with spaces.
+/// The name as in records, but with spaces.
 impl fmt::Display for MarkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&in_words(self))
     }
 }
 
-/// The name of a variant as records have it, with spaces.
+/// The name that a variant has in records, but with spaces.
 pub(crate) fn in_words(variant: &impl Serialize) -> String {
     let name = serde_json::to_string(variant).expect("a name is text");
     name.trim_matches('"').replace(['-', '_'], " ")
 }
 
 impl MarkKind {
-    /// Whether a run with this mark has no valid figures. Figures that are merely noisy remain
-    /// valid and are shown with their mark.
+    /// Whether the figures of a run with this mark are invalid. Figures that are merely imprecise remain valid and are
+    /// shown with their mark.
     pub const fn invalidates(self) -> bool {
         matches!(
             self,
@@ -375,12 +374,12 @@ impl MarkKind {
 }
 
 impl Record {
-    /// The name of its file in the directory of a run, without extension.
+    /// The name of the record's file in the directory of a run, without extension.
     pub fn name(&self) -> String {
         self.name_of(&self.mesh)
     }
 
-    /// The same name for another mesh, with the same load and round.
+    /// The name of the record of another mesh, with the same load and round.
     pub(crate) fn name_of(&self, mesh: &str) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(".{step}"));
         let by = self.other_generator().map_or_else(String::new, |name| format!(".{name}"));
@@ -392,18 +391,18 @@ impl Record {
         (&self.scenario, step, self.mesh != NONE, &self.mesh)
     }
 
-    /// The load generator, if it was not Leno's own.
+    /// The load generator, if it was not Leno's own generator.
     pub fn other_generator(&self) -> Option<&str> {
         let name = self.generator.as_str();
         (!name.is_empty() && name != Generator::Leno.name()).then_some(name)
     }
 
-    /// The load generator. Old records have no generator, and were all made by Leno's own.
+    /// The load generator. Old records do not name it; all of them were made by Leno's own generator.
     pub fn made_by(&self) -> &str {
         self.other_generator().unwrap_or(Generator::Leno.name())
     }
 
-    /// Whether its figures are valid.
+    /// Whether the figures are valid.
     pub fn valid(&self) -> bool {
         self.left_out.is_none() && !self.marks.iter().any(|mark| mark.kind.invalidates())
     }
@@ -428,7 +427,7 @@ impl Record {
         format!("{cpus} processors ({cpu}), {memory_mib} MiB, Linux {kernel}")
     }
 
-    /// Writes the record into the directory of a run, atomically.
+    /// Writes the record into the directory of a run, in one step.
     pub fn write(&self, directory: &Path) -> Result<PathBuf> {
         let path = directory.join(RECORDS).join(format!("{}.json", self.name()));
         let text = serde_json::to_string_pretty(self).expect("a record has only text keys") + "\n";
@@ -445,7 +444,7 @@ pub fn read(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Reads the record of that name; `None` if it does not exist.
+/// Reads the record with this name; `None` if it does not exist.
 pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
     let path = directory.join(RECORDS).join(format!("{name}.json"));
     if path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
@@ -454,10 +453,10 @@ pub(crate) fn one(directory: &Path, name: &str) -> Result<Option<Record>> {
     Ok(None)
 }
 
-/// As [`read`], but returns an empty list if the directory has no record.
+/// Like [`read`], but returns an empty list if the directory has no record.
 ///
 /// # Errors
-/// If a record is damaged: it must not count as missing.
+/// If a record is damaged, because it must not be treated as missing.
 pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     let folder = directory.join(RECORDS);
     let entries = match fs::read_dir(&folder) {
@@ -479,13 +478,13 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// Names a scenario with its step, for people to read.
+/// The name of a scenario with its step, as readers see it.
 pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
 }
 
-/// What all rounds of one measurement share: the scenario, the step as bits (0 if there is none), whether there is a mesh,
-/// and its name. Sorted by these, the baseline is first in each scenario.
+/// The case of a measurement, which is the same in all its rounds: the scenario, the step as bits (0 if there is none),
+/// whether there is a mesh, and its name. In this order, the baseline is sorted before the meshes of its scenario.
 pub(crate) type Case<'r> = (&'r str, u64, bool, &'r str);
 
 /// The records of each case, in their order.
@@ -515,12 +514,12 @@ pub(crate) fn kinds_of_marks(records: &[&Record]) -> Vec<String> {
     kinds.into_iter().collect()
 }
 
-/// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise
-/// the first generator that has some. Figures of the others are compared with them
-/// (`report/generators.rs`) and never mixed with them.
+/// The records of one generator for each scenario and step: Leno's own if it has figures, otherwise the first generator
+/// that has some. Figures of other generators are compared with these (`report/generators.rs`) and never mixed with
+/// them.
 pub fn of_one_generator(records: &[Record]) -> Vec<Record> {
     let case = |record: &Record| (record.scenario.clone(), record.step.map(f64::to_bits));
-    // A generator without figures comes after all that have some.
+    // A generator without figures is sorted after all generators with figures.
     let place = |record: &Record| {
         let place = Generator::ALL.iter().position(|one| one.name() == record.made_by());
         (record.left_out.is_some(), place.unwrap_or(usize::MAX), record.made_by().to_owned())

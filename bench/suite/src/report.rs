@@ -20,7 +20,7 @@ mod tests {
     use crate::golden;
     use crate::record::Record;
 
-    /// Every form but the page, of records that have all parts of a report.
+    /// Checks every form of a report except the page, for records that have all parts of a report.
     #[test]
     fn reports_are_those_of_the_golden_file() {
         let records: Vec<Record> =
@@ -28,7 +28,7 @@ mod tests {
         let (summary, prices) = (Summary::of(&records), crate::cost::prices(None).unwrap());
         let charts = charts(&summary, &records, &prices);
         let brief = Brief::of(&records, "docs/figures").unwrap();
-        // The labels of a chart are lines of their own.
+        // The labels of a chart are on lines of their own.
         let labels = brief.light.lines().filter(|line| !line.starts_with('<'));
         let parts = [
             Form::TERMINAL.of(&summary, &[]),

@@ -1,10 +1,9 @@
-//! The analysis of the sidecar debate, for any folder of CSV files in its format.
+//! The analysis of the published sidecar comparison, for any folder of CSV files in its format.
 //!
-//! A folder is a sequence. Its files are named `RATE-RUN-metrics.csv` and have one sample per line.
-//! For each column and run, samples below the mean are dropped, because an idle cluster at the
-//! start or end of a run shows nothing about load. Then samples more than one standard deviation
-//! away from the mean of the rest are dropped. The average of a rate is the mean of its runs'
-//! means, and a parabola is fitted over the rates.
+//! A folder is a sequence. Its files are named `RATE-RUN-metrics.csv` and have one sample per line. For each column and
+//! run, samples below the mean are dropped, because an idle cluster at the start or end of a run shows nothing about
+//! load. Then samples more than one standard deviation away from the mean of the rest are dropped. The average of a
+//! rate is the mean of its runs' means, and a parabola is fitted over the rates.
 
 mod read;
 #[cfg(test)]
@@ -21,18 +20,18 @@ use crate::statistics::{deviation, fitted, mean, quadratic};
 
 pub use read::{Rate, SampleRun, read};
 
-/// Rounding error of sums of a few hundred samples, relative to their size. Values that differ by
-/// less count as equal.
+/// The rounding error of sums of a few hundred samples, relative to their size. Values whose difference is smaller
+/// count as equal.
 const ROUNDING: f64 = 1e-12;
 
 /// The result of the analysis, and the output of `-o json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// One per folder, in the given order.
+    /// One sequence per folder, in the given order.
     pub sequences: Vec<Sequence>,
 }
 
-/// One folder.
+/// The analysis of one folder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sequence {
     /// The folder's name.
@@ -59,9 +58,9 @@ pub struct RunMean {
     pub rate: Rate,
     /// The number of the run.
     pub run: u32,
-    /// Number of samples before filtering.
+    /// The number of samples before filtering.
     pub samples: usize,
-    /// Number of samples after filtering.
+    /// The number of samples after filtering.
     pub kept: usize,
     /// The mean of the filtered samples.
     pub mean: f64,
@@ -109,7 +108,7 @@ fn column(mut runs: Vec<RunMean>) -> SampleColumn {
     SampleColumn { runs, mean_by_rate, fit: quadratic(&points) }
 }
 
-/// Filters the samples of one run. The result is only empty if `samples` is.
+/// Filters the samples of one run. The result is empty only if `samples` is empty.
 pub fn filter(samples: &[f64]) -> Vec<f64> {
     let middle = mean(samples);
     let high = keep(samples, |sample| sample >= middle - slack(sample, middle));

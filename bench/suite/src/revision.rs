@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 /// The service whose endpoints come and go.
 pub(crate) const CHURNING: &str = "all";
 
-/// A route of the first service whose contents depend on the revision.
+/// A route of the first service. Its contents depend on the revision.
 pub(crate) fn route(namespace: &str, scenario: &Scenario, revision: u64) -> Value {
     let service = scenario.service(0);
     let set = json!([{"name": PUSHED, "value": revision.to_string()}]);

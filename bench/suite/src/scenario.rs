@@ -1,4 +1,4 @@
-//! The scenarios: a typed file, which names for each the source whose load it reproduces.
+//! The scenarios, which a typed file defines. It names the source of the load for each.
 
 use std::time::Duration;
 
@@ -9,14 +9,13 @@ use serde::Deserialize;
 /// The file of the scenarios, built into this program.
 const SCENARIOS: &str = include_str!("../data/scenarios.yaml");
 
-/// The number of processors that the published rates are for: about four nodes of a few processors
-/// each.
+/// The number of processors for which the published rates were chosen: about four nodes with a few processors each.
 const PUBLISHED_CPUS: f64 = 20.0;
 
-/// The workload that the load generator runs as.
+/// The workload in which the load generator runs.
 pub(crate) const CLIENT: &str = "client";
 
-/// The first workload that floods a service other than the measured ones.
+/// The first workload that floods a service which is not measured.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 
 /// The name of a workload that floods a service.
@@ -28,61 +27,59 @@ pub(crate) fn neighbour(nth: usize) -> String {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name.
+    /// The name of the scenario.
     pub name: String,
     /// A description in one line.
     pub about: String,
-    /// The source of the load that it reproduces.
+    /// The source of the load that the scenario reproduces.
     pub source: String,
-    /// Whether it compares one proxy with others, as `leno bench http` and `leno bench mesh` do.
+    /// Whether the scenario compares one proxy with others, as `leno bench http` and `leno bench mesh` do.
     #[serde(default)]
     pub one_proxy: bool,
     /// The protocol of the load.
     pub protocol: Protocol,
-    /// Number of services, each with its own workload.
+    /// The number of services. Each has its own workload.
     #[serde(default = "one")]
     pub services: u32,
     /// The names of the services; by default `s0`, `s1`, ...
     #[serde(default)]
     pub names: Vec<String>,
-    /// Services that do not speak HTTP in the real application: a mesh must forward their traffic
-    /// as opaque bytes.
+    /// Services that do not speak HTTP in the real application. A mesh must forward their traffic as opaque bytes.
     #[serde(default)]
     pub opaque: Vec<u32>,
     /// How long an application works before it answers, in milliseconds.
     #[serde(default)]
     pub work_ms: u64,
-    /// Bytes of a request's body, gRPC message or TCP message.
+    /// The number of bytes of a request's body, gRPC message or TCP message.
     #[serde(default)]
     pub request_bytes: usize,
-    /// Bytes of an HTTP answer; gRPC and TCP services echo what they receive.
+    /// The number of bytes of an HTTP answer. gRPC and TCP services echo what they receive.
     #[serde(default)]
     pub response_bytes: usize,
-    /// Connections to each service.
+    /// The number of connections to each service.
     pub connections: usize,
-    /// Concurrent streams on each connection.
+    /// The number of concurrent streams on each connection.
     #[serde(default = "one_stream")]
     pub streams: usize,
-    /// Opens a new connection for each request.
+    /// Whether to open a new connection for each request.
     #[serde(default)]
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
-    /// For a closed loop: a rate at which it is measured a second time, in an open loop.
+    /// A rate at which a closed loop is measured a second time, as an open loop.
     #[serde(default)]
     pub also_at: Option<f64>,
-    /// Paths that each connection requests in turn; `/` by default.
+    /// The paths that each connection requests in turn; `/` by default.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Calls between services before they answer; if there are any, only the first service is under
-    /// load.
+    /// The calls that services make before they answer. If there are any, only the first service is under load.
     #[serde(default)]
     pub calls: Vec<Call>,
     /// Clients that flood other services. The measured services are always the first ones.
     #[serde(default)]
     pub neighbours: Vec<Neighbour>,
-    /// Connections of the client to the first service that are upgraded to WebSockets and stay open beside the load; each carries
-    /// a message a second.
+    /// How many connections of the client to the first service are upgraded to WebSockets and stay open during the
+    /// load. A message is sent on each every second.
     #[serde(default)]
     pub websockets: usize,
     /// The disturbance during the measurement.
@@ -99,7 +96,7 @@ pub struct Call {
     pub from: u32,
     /// The number of the called service.
     pub service: u32,
-    /// Suffixes of the paths (without query) that need this call; empty means all paths.
+    /// The endings of the paths (without query) for which the call is made; none means all paths.
     #[serde(default)]
     pub on: Vec<String>,
     /// Whether to call over gRPC instead of HTTP/1.1.
@@ -113,9 +110,9 @@ pub struct Call {
 pub struct Neighbour {
     /// The number of the service that it floods.
     pub service: u32,
-    /// Number of its connections.
+    /// The number of connections that the neighbour opens.
     pub connections: usize,
-    /// What it sends.
+    /// What the neighbour sends.
     #[serde(default)]
     pub sends: Flood,
 }
@@ -131,7 +128,7 @@ pub enum Flood {
     ConnectionsPerS(f64),
     /// Bodies of this many bytes, as fast as they are answered.
     Bodies(usize),
-    /// A request for this many bytes on each connection, of which it reads nothing.
+    /// A request for this many bytes on each connection, whose response is not read.
     Unread(usize),
 }
 
@@ -143,27 +140,27 @@ pub enum Disturbance {
     Restart,
     /// New processes take over from the proxies again and again, as in an update.
     Upgrade {
-        /// Time between two updates.
+        /// The time between two updates, in milliseconds.
         every_ms: u64,
     },
     /// The configuration of the measured route changes repeatedly.
     Push {
-        /// Time between two changes.
+        /// The time between two changes, in milliseconds.
         every_ms: u64,
     },
-    /// All services are endpoints of one service, and all but the first come and go.
+    /// All services are endpoints of a single service. All endpoints but the first are removed and added again in turn.
     Churn {
-        /// Endpoints that are added or removed per second.
+        /// The number of endpoints that are added or removed per second.
         changes_per_s: u32,
     },
 }
 
-/// Time between two lists of endpoints: the changes of a tenth of a second are sent together,
-/// because every control plane batches them.
+/// The time between two lists of endpoints. All changes within a tenth of a second are written together, because every
+/// control plane sends them together in any case.
 const CHURN_PERIOD: Duration = Duration::from_millis(100);
 
 impl Disturbance {
-    /// Time between two revisions of the configuration; `None` if there is only one.
+    /// The time between two revisions of the configuration; `None` if there is only one revision.
     pub fn period(self) -> Option<Duration> {
         match self {
             Self::Restart => None,
@@ -174,15 +171,14 @@ impl Disturbance {
         }
     }
 
-    /// The numbers of the endpoints in a revision, out of `of`. Revision 0 has all of them. The
-    /// first endpoint always stays; the others leave and return in turn.
+    /// The numbers of the endpoints that exist in a revision, out of `of` endpoints. In revision 0 all exist. The first
+    /// endpoint always stays; the others leave and return in turn.
     pub fn endpoints(self, of: u32, revision: u64) -> Vec<u32> {
         let Self::Churn { changes_per_s } = self else { return (0..of).collect() };
         let others = u64::from(of.saturating_sub(1)).max(1);
         let each = u64::from(changes_per_s) * CHURN_PERIOD.as_millis() as u64 / 1000;
         let changes = revision * each.max(1);
-        // The number of times that the nth of the other endpoints has changed; it is present if
-        // that number is even.
+        // The nth of the other endpoints exists if it has changed an even number of times.
         let is_there = |nth: &u32| {
             *nth == 0 || ((changes + others - u64::from(*nth)) / others).is_multiple_of(2)
         };
@@ -198,18 +194,18 @@ pub enum Pace {
     RatePerService(f64),
     /// An open loop at several total rates, with one measurement for each.
     Rates(Vec<f64>),
-    /// Several numbers of users, with one measurement for each; every user has a connection.
+    /// Several numbers of users, with one measurement for each. Every user has a connection.
     Users {
         /// The numbers of users.
         counts: Vec<usize>,
-        /// Requests a second of each user.
+        /// The number of requests that each user sends per second.
         requests_per_s: f64,
     },
-    /// A closed loop with pauses up to this long, in milliseconds.
+    /// A closed loop with pauses of up to this many milliseconds.
     ThinkMs(u64),
     /// A closed loop without pauses.
     Saturate,
-    /// The highest rate that keeps the 99th percentile under this, in milliseconds.
+    /// A search for the highest rate at which the 99th percentile stays under this number of milliseconds.
     SearchP99Ms(u64),
 }
 
@@ -230,7 +226,7 @@ pub fn all() -> Result<Vec<Scenario>> {
 /// Looks up a scenario by its name.
 ///
 /// # Errors
-/// If there is none of this name; the error lists the names.
+/// If no scenario has this name. The error lists all names.
 pub fn find(name: &str) -> Result<Scenario> {
     let mut all = all()?;
     let Some(nth) = all.iter().position(|one| one.name == name) else {
@@ -243,7 +239,7 @@ pub fn find(name: &str) -> Result<Scenario> {
 /// Parses the name of a scenario, optionally with an `@` and the steps to measure, `faces@60,600`.
 ///
 /// # Errors
-/// If there is no such scenario or step; the error lists those that exist.
+/// If there is no such scenario or step. The error lists the existing ones.
 pub fn asked_for(text: &str) -> Result<Scenario> {
     let Some((name, steps)) = text.split_once('@') else { return find(text) };
     let mut scenario = find(name)?;
@@ -267,15 +263,15 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
     Ok(scenario)
 }
 
-/// The share of the published rates for a machine with this many processors. Load, proxies,
-/// applications and control plane share them, but had nodes of their own in the published
-/// measurements.
+/// The share of the published rates that a machine with this many processors can generate. On one machine the load, the
+/// proxies, the applications and the control plane share the processors; in the published measurements they had nodes
+/// of their own.
 pub fn usual_scale(cpus: usize) -> f64 {
     (cpus as f64 / PUBLISHED_CPUS).min(1.0)
 }
 
 impl Scenario {
-    /// Requests a second to each service, if the scenario has such a rate.
+    /// The rate for each service, in requests a second, if the scenario has such a rate.
     pub fn rate_per_service(&self, scale: f64) -> Option<f64> {
         match self.pace {
             Pace::RatePerService(rate) => Some(rate * scale),
@@ -283,7 +279,7 @@ impl Scenario {
         }
     }
 
-    /// The rates to measure one after the other; `None` stands for the pace itself.
+    /// The rates to measure one after the other. `None` stands for the scenario's pace without a rate.
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
             Pace::Rates(rates) => rates.iter().map(|rate| Some(*rate)).collect(),
@@ -302,7 +298,7 @@ impl Scenario {
         }
     }
 
-    /// The number of services that the load goes to; they are the first ones.
+    /// The number of services to which load is sent. These are the first ones.
     pub fn loaded(&self) -> u32 {
         match self.calls[..] {
             [] if !self.churns() => self.services.saturating_sub(self.neighbours.len() as u32),
@@ -315,7 +311,7 @@ impl Scenario {
         matches!(self.disturbance, Some(Disturbance::Upgrade { .. }))
     }
 
-    /// Whether it can only be measured in the lab, on one machine.
+    /// Whether the scenario can be measured only in the lab, on one machine.
     pub fn is_of_the_lab(&self) -> bool {
         self.upgrades() || self.websockets > 0 || self.neighbours.len() > 1
     }
@@ -325,12 +321,12 @@ impl Scenario {
         matches!(self.disturbance, Some(Disturbance::Churn { .. }))
     }
 
-    /// The name of a service, which is that of its workload.
+    /// The name of a service, which is also the name of its workload.
     pub fn service(&self, nth: u32) -> String {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
     }
 
-    /// The names of its workloads; those that generate load are first.
+    /// The names of the workloads; those that generate load are first.
     pub(crate) fn workloads(&self) -> Vec<String> {
         let mut all = vec![CLIENT.to_owned()];
         all.extend((0..self.neighbours.len()).map(neighbour));
@@ -338,12 +334,12 @@ impl Scenario {
         all
     }
 
-    /// Whether it models a real application, whose services have names.
+    /// Whether the scenario models a real application. The services of such a scenario have names.
     pub fn is_an_application(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// The path of all requests; `/` if there are several, which [`Self::paths_in_turn`] returns.
+    /// The path of all requests; `/` if there are several paths, which [`Self::paths_in_turn`] returns.
     pub fn path(&self) -> &str {
         match &self.paths[..] {
             [one] => one,

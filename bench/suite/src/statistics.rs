@@ -1,26 +1,26 @@
 //! Means, medians, least squares and bootstrap intervals.
 
-/// Number of draws of an interval: each bound of a 95 % interval then has 100 draws beyond it.
+/// The number of draws for an interval: outside of a 95 % interval there are then 100 draws on each side.
 const DRAWS: usize = 4000;
-/// The seed of the draws, fixed so that a report is the same each time it is made.
+/// The seed of the draws. It is fixed, so that a report is the same each time it is made.
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Points of a drawn parabola.
+/// The number of points with which a parabola is drawn.
 const FITTED: u32 = 60;
 
-/// The mean; 0 for no values.
+/// The mean; 0 if there are no values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The standard deviation of the whole population (division by n); 0 for no values.
+/// The standard deviation of the whole population (division by n); 0 if there are no values.
 pub fn deviation(values: &[f64]) -> f64 {
     let middle = mean(values);
     let squares: Vec<f64> = values.iter().map(|value| (value - middle).powi(2)).collect();
     mean(&squares).sqrt()
 }
 
-/// The median; the mean of the middle two for an even number of values; 0 for no values.
+/// The median, which for an even number of values is the mean of the two in the middle; 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -31,8 +31,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The coefficients `[c0, c1, c2]` of the parabola c0 + c1 x + c2 x² with the least sum of squared
-/// distances in y; `None` with fewer than three different x.
+/// The coefficients `[c0, c1, c2]` of the parabola c0 + c1 x + c2 x² with the least sum of squared distances in y;
+/// `None` if there are fewer than three different x.
 pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     // Orthogonal polynomials over the points (Forsythe 1957). The normal equations would lose half
     // of the digits if x reaches thousands.
@@ -50,11 +50,11 @@ pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     let a = points.iter().map(|(_, y)| y).sum::<f64>() / n;
     let b = points.iter().map(|(x, y)| y * line(*x)).sum::<f64>() / line_norm;
     let c = points.iter().map(|(x, y)| y * curve(*x)).sum::<f64>() / curve_norm;
-    // a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), sorted by powers of x.
+    // The polynomial a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), sorted by powers of x.
     Some([a - b * centre + c * (shift * centre - line_norm / n), b - c * (shift + centre), c])
 }
 
-/// Points of the parabola through these points, for a chart; the points themselves if there is none.
+/// Points of the parabola that fits these points best, for a chart; the points themselves if there is no such parabola.
 pub fn fitted(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let Some([c0, c1, c2]) = quadratic(points) else { return points.to_vec() };
     let low = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
@@ -68,23 +68,23 @@ pub fn fitted(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 pub struct Interval {
     /// The value.
     pub value: f64,
-    /// 2.5 % of the draws are below.
+    /// 2.5 % of the draws are below this.
     pub low: f64,
-    /// 2.5 % of the draws are above.
+    /// 2.5 % of the draws are above this.
     pub high: f64,
 }
 
 impl Interval {
-    /// `1.50 (1.40 to 1.60)`, with so many digits after the point.
+    /// For example `1.50 (1.40 to 1.60)`, with the given number of digits after the decimal point.
     pub fn in_words(self, digits: usize) -> String {
         let Self { value, low, high } = self;
         format!("{value:.digits$} ({low:.digits$} to {high:.digits$})")
     }
 }
 
-/// The ratio of two means, `over` divided by `under`, with its bootstrap interval. Both slices have
-/// one value per round, in the same order. Rounds are drawn in pairs, because a disturbance in a
-/// round affects both values. `None` without a round, or if `under` is 0.
+/// The ratio of two means, `over` divided by `under`, with its bootstrap interval. Both slices have one value per
+/// round, in the same order. Rounds are drawn in pairs, because a disturbance in a round affects both values. `None` if
+/// there is no round, or if the mean of `under` is 0.
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     bootstrap(over.len().min(under.len()), |picked| {
         let sum = |values: &[f64]| picked.iter().map(|round| values[*round]).sum::<f64>();
@@ -100,8 +100,7 @@ pub fn difference(from: &[f64], less: &[f64]) -> Option<Interval> {
     })
 }
 
-/// The value of `of` for all rounds, with the interval of its values for rounds drawn with
-/// repetition.
+/// The value of `of` for all rounds. The interval is that of its values for rounds that are drawn with repetition.
 fn bootstrap(rounds: usize, of: impl Fn(&[usize]) -> f64) -> Option<Interval> {
     let all: Vec<usize> = (0..rounds).collect();
     let value = of(&all);
@@ -133,7 +132,7 @@ mod tests {
 
     #[test]
     fn points_with_noise_get_the_least_squares_parabola() {
-        // Calculated by hand: y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x².
+        // y = 1, 0, 0, 1 at x = 0, 1, 2, 3 gives 1 - 1.5 x + 0.5 x², calculated by hand.
         let [c0, c1, c2] = quadratic(&[(0.0, 1.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0)]).unwrap();
         for (found, wanted) in [(c0, 1.0), (c1, -1.5), (c2, 0.5)] {
             assert!((found - wanted).abs() < 1e-12, "{found} is not {wanted}");

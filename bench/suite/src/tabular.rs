@@ -1,4 +1,4 @@
-//! Rows as text: aligned for a terminal, or as Markdown. The first row is the heading.
+//! Formats rows as text: aligned for a terminal, or as Markdown. The first row is the heading.
 
 use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
 use comfy_table::{CellAlignment, Table, TableStyle};
@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 /// A column: its heading, and its text for an item.
 pub type Column<'a, T> = (&'static str, &'a dyn Fn(&T) -> String);
 
-/// The headings, and a row for each item.
+/// The row of headings, and a row for each item.
 pub fn rows<'i, T: 'i>(
     items: impl IntoIterator<Item = &'i T>,
     columns: &[Column<'_, T>],
@@ -16,7 +16,7 @@ pub fn rows<'i, T: 'i>(
     std::iter::once(headings).chain(items.into_iter().map(row)).collect()
 }
 
-/// Aligned columns: the first to the left, the others to the right.
+/// Aligns the columns: the first to the left, the others to the right.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = table(rows, NOTHING);
     for (nth, column) in table.column_iter_mut().enumerate() {

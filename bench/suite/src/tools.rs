@@ -1,4 +1,4 @@
-//! Finds the programs of other projects, and says how to get those that are missing.
+//! Finds the programs of other projects, and says how to install missing programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// The program `what` is missing; `bring` installs it.
+    /// The error that the program `what` is missing; the command `bring` installs it.
     pub(crate) fn new(what: impl Into<String>, bring: impl Into<String>) -> Self {
         Self { what: what.into(), bring: bring.into() }
     }
@@ -26,16 +26,17 @@ impl Missing {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tool {
-    /// The name to look for in PATH, or beside this program if it is one of Leno's; `None` if the user has to name the file.
+    /// The name to look for in PATH, or beside this program if it is one of Leno's programs; `None` if the user has to
+    /// name the file.
     program: Option<String>,
-    /// Where `scripts/tools.sh` installs it.
+    /// The path at which `scripts/tools.sh` installs the program.
     installed: Option<String>,
-    /// How to install it, for the message when it is missing.
+    /// How to install the program, for the message when it is missing.
     bring: String,
 }
 
 impl Tool {
-    /// Returns the program that the user has `given` for the mesh or generator `name`, or else the one that it finds.
+    /// Returns the program that the user has `given` for the mesh or generator `name`, or else finds it.
     pub(crate) fn find(&self, (name, given): (&str, Option<&Path>)) -> Result<PathBuf, Missing> {
         let in_path = || {
             let name = self.program.as_deref()?;
@@ -50,7 +51,7 @@ impl Tool {
     }
 }
 
-/// Finds a program in PATH and in the directories that root's PATH may lack.
+/// Finds a program in PATH, or in directories that root's PATH may lack.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -59,8 +60,8 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Finds a program that `scripts/tools.sh` has installed: in LENO_TOOLS, or else in `tools` beside
-/// the directory of the build profile that this program is from.
+/// Finds a program that `scripts/tools.sh` has installed: in LENO_TOOLS, or else in the directory `tools` beside the
+/// build directory of this program's profile.
 fn installed(path: &str) -> Option<PathBuf> {
     let given = std::env::var_os("LENO_TOOLS").map(PathBuf::from);
     let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("tools"));
@@ -68,7 +69,7 @@ fn installed(path: &str) -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// The first line of a program's version output.
+/// The first line that a program prints about its version.
 pub(crate) fn version(program: &Path, flag: &str) -> String {
     let Ok(output) = Command::new(program).arg(flag).output() else { return String::new() };
     let said = [output.stdout, output.stderr].concat();

@@ -1,4 +1,4 @@
-//! `leno bench prometheus` against a real Prometheus, which scrapes a small page of metrics.
+//! Runs `leno bench prometheus` with a real Prometheus, which scrapes a small page of metrics.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,8 +10,8 @@ use leno_suite::prometheus::{Question, ask};
 use leno_testkit::command::Listening;
 use leno_testkit::tools;
 
-/// Serves metrics that grow with each scrape: requests without a mesh take up to 10 ms, with a mesh
-/// up to 20 ms; a sidecar uses 0.5 s of CPU per scrape.
+/// Serves metrics that increase with each scrape: requests without a mesh take up to 10 ms, with a mesh up to 20 ms; a
+/// sidecar uses 0.5 s of CPU per scrape.
 fn metrics() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -31,7 +31,7 @@ fn metrics() -> SocketAddr {
                  Content-Length: {}\r\nConnection: close\r\n\r\n",
                 body.len()
             );
-            // Both fail if the scraper has gone away.
+            // Both calls fail if the scraper has closed the connection.
             let _ = stream.read(&mut [0; 8192]);
             let _ = stream.write_all((head + &body).as_bytes());
         }
@@ -50,7 +50,7 @@ async fn a_real_prometheus_gives_all_figures_and_names_what_it_lacks() {
         metrics()
     );
     fs::write(&config, text).unwrap();
-    // Another process could bind the port before Prometheus does; then Prometheus ends.
+    // Another process could use the port before Prometheus does; Prometheus would then end.
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut command = Command::new(program);
     command
@@ -67,7 +67,7 @@ async fn a_real_prometheus_gives_all_figures_and_names_what_it_lacks() {
         cpu: "cpu_seconds".into(),
     };
     let deadline = Instant::now() + Duration::from_secs(60);
-    // A rate needs two scrapes.
+    // A rate is only known after two scrapes.
     let answer = loop {
         match ask(&url, &question).await {
             Ok(answer) => break answer,

@@ -1,4 +1,4 @@
-//! Whether connections are captured, by the mark that a node's agent sets (`leno_types::ports::MARK`).
+//! Finds out whether connections are captured, which a node's agent shows with a mark (`leno_types::ports::MARK`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use leno_types::ports;
 
-/// How often a proxy that waits for its capture checks the mark; the kernel does not announce it.
+/// How often a proxy that waits for its capture checks the mark. The kernel does not announce the mark.
 const LOOK: Duration = Duration::from_millis(50);
-/// When it logs that it is still waiting. An agent takes milliseconds, or some seconds if it is starting itself.
+/// After how long the proxy logs that it is still waiting. An agent takes milliseconds, or some seconds if it is
+/// starting itself.
 const COMPLAINT: Duration = Duration::from_secs(10);
 
 /// Waits until the namespace has the mark.
@@ -31,7 +32,7 @@ pub(crate) async fn until_marked() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether this file has the mark. The kernel keeps its content for each network namespace.
+/// Whether this file has the mark. The kernel has a separate content of the file for each network namespace.
 pub(crate) fn is_marked(file: &Path) -> anyhow::Result<bool> {
     let reserved = std::fs::read_to_string(file);
     let reserved = reserved.with_context(|| format!("reading {}", file.display()))?;

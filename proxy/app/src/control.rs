@@ -16,11 +16,11 @@ use tokio::task::spawn_local;
 use crate::config::Flags;
 use crate::setup::{IdentityState, Setup};
 
-/// Longest wait, once there is a policy, for the services that workloads of the same identity use.
+/// How long to wait, once there is a policy, for the services that workloads of the same identity use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Starts to request a certificate and to follow discovery. Must be called on the control thread. `pod_uid`: the uid of
-/// the instance's pod, if the token is that of the node's proxies.
+/// Starts to request a certificate and to follow discovery. Must be called on the control thread. `pod_uid` is the UID
+/// of the instance's pod, if the token is that of the node's proxies.
 pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Setup> {
     // The parser requires each of these options.
     let given = |option: &'static str| format!("--{option} is missing");
@@ -69,7 +69,7 @@ pub(crate) async fn until_usable(setup: &Setup) {
     until_given(setup.keyring.watch(), setup.policy.clone(), setup.directory.prefetched()).await;
 }
 
-/// Waits for a value of both, and then for services, up to [`PREFETCH_WAIT`].
+/// Waits until there is a keyring and a policy, and then for services, up to [`PREFETCH_WAIT`].
 async fn until_given<K, P>(
     mut keyring: watch::Receiver<Option<K>>,
     mut policy: watch::Receiver<Option<P>>,
@@ -79,7 +79,7 @@ async fn until_given<K, P>(
     // this thread would deadlock on it, so the result is dropped before the next await.
     drop(keyring.wait_for(Option::is_some).await);
     drop(policy.wait_for(Option::is_some).await);
-    // Without the services only the first calls of the workload are slower, so a longer wait is not justified.
+    // If the services are missing, only the first calls of the workload are slower, so a longer wait is not justified.
     let _late = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
 }
 

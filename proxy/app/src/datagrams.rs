@@ -1,4 +1,4 @@
-//! Connects the crate of datagrams with a worker: its sockets, and its inbound and outbound sides.
+//! Connects the crate `leno-datagram` with a worker: with its sockets, and with its inbound and outbound sides.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::worker::Planes;
 
-/// The reason for refusing a route when the worker is ending.
+/// The reason for which routes are refused while the worker is ending.
 const ENDING: &str = "ending";
 
 /// The counts and gauges of a worker that carries datagrams.
@@ -36,7 +36,7 @@ impl DatagramLoad {
         Self { counts: datagrams.counts(), open: datagrams.open() }
     }
 
-    /// For the page of metrics.
+    /// The values for the page with metrics.
     pub(crate) fn measured(&self) -> Vec<Measured> {
         let counted = |(count, value): (&Count, u64)| Measured {
             kind: Kind::Counter,
@@ -68,7 +68,7 @@ impl DatagramLoad {
     }
 }
 
-/// The sockets of datagrams, which are bound before the worker reports that it listens.
+/// The sockets for datagrams. They are bound before the worker reports that it listens.
 #[derive(Debug)]
 pub(crate) struct DatagramSockets {
     captured: Vec<Captured>,
@@ -77,7 +77,7 @@ pub(crate) struct DatagramSockets {
 }
 
 impl DatagramSockets {
-    /// Binds them in the network namespace of the calling thread.
+    /// Binds the sockets in the network namespace of the calling thread.
     pub(crate) async fn bind() -> anyhow::Result<Self> {
         let destinations = PlaceholderDestinations::new().await;
         let destinations: Rc<dyn Destinations> =
@@ -120,7 +120,7 @@ async fn both_families(
     for is_ipv6 in [false, true] {
         match bind(is_ipv6, port).await {
             Ok(socket) => sockets.push(socket),
-            // The machine has no IPv6.
+            // The machine does not support IPv6.
             Err(error) if is_ipv6 && is_no_family(&error) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("a socket of UDP at port {port}"));

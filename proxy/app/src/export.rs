@@ -25,9 +25,9 @@ use leno_wire::Bytes;
 use leno_wire::otlp::{self, ExportPaths};
 use tokio::time::{sleep, timeout};
 
-/// Most spans or records of one message: some 300 KB.
+/// How many spans or records one message may have. They take some 300 KB.
 const BATCH: usize = 512;
-/// Most bytes of one message, approximately: a collector rejects messages of more than 4 MiB.
+/// How many bytes one message may have, approximately. Collectors reject messages of more than 4 MiB.
 const BATCH_BYTES: usize = 1 << 20;
 /// How long a span or record may wait for others.
 const DELAY: Duration = Duration::from_secs(1);
@@ -35,17 +35,17 @@ const DELAY: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a batch is sent before it counts as failed.
 const TRIES: u32 = 4;
-/// The pause after the first failure; it doubles with each further one.
+/// The pause after the first failure. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The header that marks a request as not sampled, so that exports create no spans.
 const UNTRACED: (&str, &str) = ("b3", "0");
 
-/// The settings of traces for a worker.
+/// The settings for the traces of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct TracePlan {
     /// Which requests have spans, and where the spans are sent.
     pub(crate) settings: TraceSettings,
-    /// The workload whose spans these are.
+    /// The workload to which the spans belong.
     pub(crate) workload: String,
 }
 
@@ -75,12 +75,12 @@ impl From<CallError> for NotTaken {
     }
 }
 
-/// Whether the batch of a call that ended with this status is to be sent again (OTLP 1.9, "Failures" of OTLP/gRPC).
+/// Whether a batch must be sent again if its call ended with this status (OTLP 1.9, "Failures" of OTLP/gRPC).
 fn is_temporary_in_grpc(code: u32, is_to_be_retried: bool) -> bool {
     match code {
-        // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
+        // These are CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS.
         1 | 4 | 10 | 11 | 14 | 15 => true,
-        // RESOURCE_EXHAUSTED: the collector can recover only if it says when.
+        // This is RESOURCE_EXHAUSTED. The collector only recovers if it says when.
         8 => is_to_be_retried,
         _ => false,
     }
@@ -104,7 +104,7 @@ pub(crate) struct Exporter {
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     instance: InstanceName,
-    /// The name of the workload of the instance.
+    /// The name of the workload to which the instance belongs.
     workload: String,
     collector: Rc<dyn MeshPort>,
     grpc: GrpcConnection,
@@ -138,7 +138,7 @@ impl Exporter {
             tokio::select! {
                 () = self.signal.wait_for(BATCH) => {}
                 () = sleep(DELAY) => {}
-                // A proxy that is ending sends a batch at once.
+                // A proxy that is ending sends its batch at once.
                 () = self.activity.drained() => {}
             }
             let resource = otlp::OtlpResource {
@@ -219,7 +219,7 @@ impl Signal {
         }
     }
 
-    /// A message with the oldest entries, and their number.
+    /// A message with the oldest entries, and how many it has.
     fn take(&self, resource: otlp::OtlpResource<'_>) -> (Bytes, usize) {
         match self {
             Self::Spans(traces) => {
@@ -250,7 +250,7 @@ impl Signal {
         }
     }
 
-    /// For messages to operators.
+    /// The name in messages to operators.
     fn name(&self) -> &'static str {
         match self {
             Self::Spans(_) => "spans",

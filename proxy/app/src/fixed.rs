@@ -67,7 +67,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     })
 }
 
-/// The mode in the document. The default is permissive with an identity, and disabled without one.
+/// The mode that the document sets. The default is permissive if there is an identity, and otherwise disabled.
 fn mtls(Proxy { spec, .. }: &Proxy) -> anyhow::Result<MtlsMode> {
     let default_mode =
         if spec.identity.is_some() { MtlsMode::Permissive } else { MtlsMode::Disabled };
@@ -127,7 +127,7 @@ fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a P
     }
 }
 
-/// The egress setting in the proxy's annotation, else in that of its namespace.
+/// The egress setting in the proxy's annotation, or else in that of its namespace.
 fn egress_of(documents: &Documents, proxy: &Proxy) -> Egress {
     let of_namespace = || {
         documents.objects.iter().find_map(|located| match &located.value {
@@ -150,7 +150,7 @@ fn index(documents: &Documents) -> Index {
     index
 }
 
-/// Checks that the targets of policies exist: without a control plane they cannot appear later.
+/// Checks that the targets of policies exist, because without a control plane they cannot appear later.
 fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     for located in &documents.objects {
         let (namespace, targets) = match &located.value {
@@ -181,7 +181,7 @@ fn check_targets(documents: &Documents, index: &Index) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Paths are relative to the folder of the document.
+/// Reads the credentials. Paths are relative to the folder of the document.
 fn credentials(files: &ProxyIdentity, document: &Path) -> anyhow::Result<Credentials> {
     let folder = match document.parent() {
         Some(parent) if document != Path::new(STDIN) => parent,

@@ -29,15 +29,16 @@ use crate::worker::{MAX_COMMANDS, Plan, Planes, SWEEP};
 
 pub(crate) use book::{EndOfGuests, GuestBook, Listing};
 
-/// Most guests of one thread: each has counts and pools of its own. If the workload of the thread calls more workloads,
-/// these serve it on their own threads.
+/// How many guests one thread may have. Each has counts and pools of its own. If the thread's workload calls more
+/// workloads than these, the others serve it on their own threads.
 const MAX_HOSTED: usize = 16;
-/// Connections that wait for a guest to start, or to take them. One more is served on the server's own thread.
+/// How many connections may wait for a guest to start, or for a guest to take them. Further ones are served on the
+/// server's own thread.
 const MAX_WAITING: usize = 64;
-/// Longest wait for a guest to start. A thread that stalls does not start one.
+/// How long to wait for a guest to start. A thread that stalls does not start one.
 const STARTS: Duration = Duration::from_secs(1);
-/// A guest without a connection ends after this many sweeps, which are two minutes: the aggregator of flows looks for
-/// workers each minute, and must have found its counts.
+/// After how many sweeps without a connection a guest ends. These sweeps take two minutes. The aggregator of flows
+/// looks for workers each minute, and must find the guest's counts before the guest ends.
 const IDLE_SWEEPS: u32 = 24;
 
 /// A connection that a worker has accepted for a guest.
@@ -48,14 +49,14 @@ struct Visit {
     ends: (SocketAddr, SocketAddr),
 }
 
-/// Everything that a guest needs, to be sent to its thread.
+/// All values that a guest needs. They are sent to the guest's thread.
 struct GuestPlan {
     plan: Plan,
     book: Arc<GuestBook>,
     visits: mpsc::Receiver<Visit>,
 }
 
-/// Takes the connections of one guest, once it has started. `None`: the thread has no place for it.
+/// The channel to one guest, once the guest has started. `None` means that the thread has no place for a guest.
 type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 
 /// The guests of a worker.
@@ -63,29 +64,31 @@ type Door = Rc<OnceCell<Option<mpsc::Sender<Visit>>>>;
 pub(crate) struct Guests {
     plan: Plan,
     book: Arc<GuestBook>,
-    /// By the numbers of their hosts, of which there are as many as memberships in the process.
+    /// The channels to the guests, by the numbers of their hosts. Each membership in the process is a host, whose
+    /// thread may run a guest of this worker.
     doors: RefCell<HashMap<u64, Door>>,
 }
 
 impl Guests {
-    /// For a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no guests.
+    /// The guests of a worker with this plan, whose connections are bounded by `admission`; `None` if it may have no
+    /// guests.
     pub(crate) fn of(plan: &Plan, admission: &Arc<Admission>) -> Option<Self> {
-        // A waypoint connects to itself, and listens for that on its own thread.
+        // A waypoint connects to itself, and listens for these connections on its own thread.
         let may = plan.guest_of.is_none() && !plan.is_waypoint;
         let book = plan.guests.clone().filter(|_| may)?;
         let plan = Plan {
             guest_of: Some(Arc::clone(admission)),
             kubelet: None,
             datagrams: false,
-            // The worker delays or refuses connections before it passes them on.
+            // The worker itself delays or refuses connections before it passes them on.
             connection_rate: None,
             ..plan.clone()
         };
         Some(Self { plan, book, doors: RefCell::default() })
     }
 
-    /// Lets the guest on this host's thread serve a connection; starts the guest if necessary. Returns the connection if
-    /// there is no place for it.
+    /// Lets the guest on the thread of `host` serve a connection, and starts the guest if necessary. Returns the
+    /// connection if there is no place for a guest.
     pub(crate) async fn pass(
         &self,
         host: &Host,
@@ -93,7 +96,7 @@ impl Guests {
         ends: (SocketAddr, SocketAddr),
     ) -> Result<(), TcpStream> {
         let door = Rc::clone(self.doors.borrow_mut().entry(host.number()).or_default());
-        // Each connection that waits holds the door, and so does the list.
+        // The list and each connection that waits have a reference to the door.
         if Rc::strong_count(&door) > MAX_WAITING {
             return Err(stream);
         }
@@ -118,7 +121,7 @@ impl Guests {
         Ok(())
     }
 
-    /// Starts a guest on the thread of this host, if it has a place for one.
+    /// Starts a guest on the thread of this host, if the thread has a place for one.
     async fn start(&self, host: &Host) -> Option<mpsc::Sender<Visit>> {
         let namespace = leno_transport::lend()?;
         let (visits, visited) = mpsc::channel(MAX_WAITING);
@@ -148,23 +151,24 @@ thread_local! {
 #[derive(Default)]
 struct Hosted {
     guests: Vec<Weak<Planes>>,
-    /// It takes no more guests.
+    /// Whether the thread takes no more guests.
     closed: bool,
 }
 
-/// The calling thread takes no more guests, and no more connections for those that it has.
+/// From now on the calling thread takes no more guests, and no more connections for the guests that it has.
 pub(crate) fn host_no_more() {
     leno_transport::host_no_more();
     HOSTED.with_borrow_mut(|hosted| hosted.closed = true);
 }
 
-/// Lets the guests of the calling thread tell their clients to connect elsewhere, within a time. It takes no more guests.
+/// Lets the guests of the calling thread tell their clients, within a time, to connect elsewhere. The thread takes no
+/// more guests.
 pub(crate) fn drain_hosted(within: Duration) {
     host_no_more();
     HOSTED.with_borrow(|hosted| hosted.planes().for_each(|planes| planes.drain(within)));
 }
 
-/// How many requests and relays the guests of the calling thread have in progress.
+/// The number of requests and relays that the guests of the calling thread have in progress.
 pub(crate) fn hosted_busy() -> usize {
     HOSTED.with_borrow(|hosted| hosted.planes().map(|planes| planes.busy()).sum())
 }
@@ -174,7 +178,7 @@ impl Hosted {
         self.guests.iter().filter_map(Weak::upgrade)
     }
 
-    /// Whether there is a place for one more.
+    /// Whether there is a place for one more guest.
     fn has_room(&mut self) -> bool {
         self.guests.retain(|planes| planes.strong_count() > 0);
         !self.closed && self.guests.len() < MAX_HOSTED
@@ -194,7 +198,7 @@ fn begin(guest: GuestPlan, namespace: LentNamespace, began: oneshot::Sender<()>)
     });
 }
 
-/// The life of a guest: until its workload has left the process, or until it has been idle for long.
+/// Runs a guest until its workload has left the process, or until it has been idle for a long time.
 async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
     let GuestPlan { plan, book, mut visits } = guest;
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
@@ -240,8 +244,8 @@ async fn live(guest: GuestPlan, own: &Domain, began: oneshot::Sender<()>) {
                     return;
                 }
                 if idle == IDLE_SWEEPS {
-                    // Connections that have arrived meanwhile are served before the next sweep. Later ones find
-                    // another guest.
+                    // Connections that have arrived meanwhile are served before the next sweep. For later ones, another
+                    // guest is started.
                     visits.close();
                 }
             }

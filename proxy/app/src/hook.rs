@@ -19,9 +19,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const COSTLY_LOOK: Duration = Duration::from_secs(2);
 /// Longest wait until the proxy is ready: as long as a native sidecar may take to start.
 const START_LIMIT: Duration = Duration::from_mins(2);
-/// Longest wait for the application to end. The kubelet ends both sooner, after the grace period.
+/// How long to wait for the application to end. The kubelet ends the hook and the proxy earlier, after the grace
+/// period.
 const END_LIMIT: Duration = Duration::from_mins(10);
-/// Longest wait for a response of the proxy.
+/// How long to wait for a response of the proxy.
 const ANSWER: Duration = Duration::from_secs(1);
 /// The state, in `/proc/net/tcp`, of a socket that no process owns any more.
 const TIME_WAIT: &str = "06";
@@ -76,11 +77,11 @@ fn is_ready(admin: SocketAddr) -> Result<bool> {
 /// For kernels without sock_diag(7).
 fn tables_have_others(me: u32) -> bool {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-    // Without IPv6 there is only one table.
+    // If the machine does not support IPv6, there is only one table.
     tables.iter().flatten().any(|table| has_others(table, me))
 }
 
-/// Whether a table of sockets has sockets of users other than this one.
+/// Whether a table of sockets has sockets of other users than `me`.
 fn has_others(table: &str, me: u32) -> bool {
     table.lines().skip(1).any(|line| {
         let mut fields = line.split_whitespace();

@@ -3,11 +3,11 @@
 use leno_types::mesh::{Endpoint, Service, ServicePort, WireForm};
 use serde_json::{Value, json};
 
-/// Most endpoints of one port that are shown: enough to see what kind they are. So the page stays within the limit of
-/// its readers even for many services.
+/// How many endpoints of one port are shown. They are enough to see what kind they are, and the page stays within the
+/// limit of its readers even for many services.
 const MAX_SHOWN: usize = 16;
 
-/// A service with its first endpoints.
+/// A service, with its first endpoints.
 pub(crate) fn service(service: &Service) -> Value {
     let port = |port: &ServicePort| {
         json!({

@@ -1,4 +1,4 @@
-//! The data-plane proxy: wiring only.
+//! The data-plane proxy. This crate only connects the other crates.
 //!
 //! ```text
 //! main thread (control):  flags ─► Setup ─► identity, discovery, admin server, signals
@@ -56,7 +56,7 @@ fn start(flags: Flags) -> Result<(), ProgramFailure> {
     leno_confine::close_memory().map_err(|error| {
         ProgramFailure::error(format!("cannot close its memory to others: {error}"))
     })?;
-    // Must run before any TLS, and before the process is confined, because the module tests itself.
+    // This must run before TLS is used, and before the process is confined, because the module tests itself.
     leno_crypto::select(flags.tls_profile)
         .map_err(|error| ProgramFailure::usage(format!("--tls-profile: {}", chain(&error))))?;
     let ended = match flags.hook {

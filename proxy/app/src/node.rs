@@ -5,15 +5,15 @@
 //!                               ▲                     identity, discovery, admin     listeners, pools,
 //!                               └─ serving, released ◄────┘                          counters, budget
 //! ```
-//! What a sidecar keeps for each process or thread is kept for each workload here, by the same code: keys,
-//! certificates, discovery, policies, counters, bounds. What carries traffic of two workloads shares the process' memory,
-//! descriptors and connection to standard output, and nothing else; what controls it shares the main thread, where each has
-//! a set of tasks of its own, which take turns. Sockets in the network namespace of a
-//! workload come from its broker (`leno-broker`); those to the control plane and to resolvers are of the
-//! process' own namespace.
+//! A sidecar has keys, certificates, discovery, policies, counters and bounds for its process or thread. Here each
+//! workload has its own, made by the same code. The workers of two workloads share only the process' memory,
+//! descriptors and connection to standard output. Their control tasks take turns on the main thread. Sockets in the
+//! network namespace of a workload come from its broker (`leno-broker`); sockets to the control plane and to resolvers
+//! are in the process' own namespace.
 //!
-//! A workload that goes to another process leaves this one's worker to what it has, for hours if need be; should it
-//! come back, it gets another one there. So it is with one whose worker does not come round ([`crate::pulse`]).
+//! If a workload moves to another process, its worker stays here until its open streams have ended, which may take
+//! hours. If the workload returns, it gets a new worker. A workload whose worker stalls ([`crate::pulse`]) gets a new
+//! worker, too, while the stalled one keeps its connections.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -50,41 +50,41 @@ use crate::setup::{AccessLog, Handed, access_log, budget};
 use crate::worker::Departure;
 
 /// Each workload may use at most one eighth of the process' memory budget and descriptors. If more than eight workloads
-/// are flooded at once, the descriptors may run out. But with one 64th each, by the largest number of members, a
-/// workload would have only some hundred connections on machines with few descriptors.
+/// are flooded at the same time, the descriptors may not be enough. But with shares of one 64th, for the largest number
+/// of members, a workload would have only some hundred connections on machines with few descriptors.
 const SHARE: u16 = 8;
-/// This part (one half) of the process' memory budget is divided into equal reserved shares, one for each possible
-/// workload. The rest is a common pool.
+/// The memory budget of the process is divided by this number. The result, a half, is split into equal reserved shares,
+/// one for each possible workload. The rest is a common pool.
 const OWN: usize = 2;
-/// What has become of memberships and is not told yet.
+/// Reports about memberships that wait to be sent to the supervisor.
 const MAX_EVENTS: usize = 256;
 
-/// Most memberships that finish open streams in this process while other processes serve their workloads. If there are
-/// more, the oldest one of the workload with the most is cut.
+/// How many memberships may finish open streams in this process while other processes serve their workloads. If there
+/// are more, the oldest membership of the workload that has most of them is cut.
 const MAX_LEAVING: usize = MAX_MEMBERS as usize;
 /// How many memberships were cut.
 static CUT: AtomicU64 = AtomicU64::new(0);
-/// Most workloads with stalled workers at a time. With one more, the process ends and is started again: the cause
-/// persists, and each stalled worker may keep a CPU busy. A single workload cannot end the process that it shares with
-/// others.
+/// How many workloads may have stalled workers at the same time. If there is one more, the process ends and is started
+/// again, because the cause persists and each stalled worker may keep a CPU busy. A single workload cannot end the
+/// process that it shares with others.
 const MAX_STALLED: usize = 4;
-/// Most stalled workers of all workloads together.
+/// How many workers of all workloads together may have stalled.
 const MAX_STALLED_WORKERS: usize = 16;
-/// Most workloads whose stalls are counted.
+/// For how many workloads stalls are counted.
 const MAX_COUNTED: usize = 4096;
-/// The interval of reports of a workload's CPU use.
+/// The interval between reports of a workload's CPU use.
 const CPU_WINDOW: Duration = Duration::from_secs(2);
-/// What is next to nothing: a hundredth of that.
+/// A worker is idle if it uses less than this part (a hundredth) of a CPU.
 const CPU_LEAST: u32 = 100;
 
-/// A workload, as the supervisor's orders are for it.
+/// A workload that the process serves, with the state that orders of the supervisor change.
 struct Served {
     /// The namespace and the name of the workload.
     workload: String,
-    /// Orders the workload to drain; a second order ends it.
+    /// Orders the workload to drain. A second order ends it.
     end: watch::Sender<Departure>,
     leaving: bool,
-    /// It was ordered to cut its open streams.
+    /// Whether the workload was ordered to cut its open streams.
     cut: bool,
 }
 
@@ -98,11 +98,11 @@ struct Common {
     /// The memory budget of the process in bytes, and the pool that is a part of it.
     memory: (usize, Pool),
     log: Option<AccessLog>,
-    /// How often workers have stalled, by workloads.
+    /// How often workers have stalled, for each workload.
     stalls: RefCell<BTreeMap<String, u64>>,
-    /// Workers that have stalled and did not come round since, with the names of their workloads.
+    /// Workers that have stalled and have not completed a turn since, with the names of their workloads.
     stalled: RefCell<Vec<(String, Stalled)>>,
-    /// What has become of a membership.
+    /// Sends reports about memberships to the main thread.
     events: mpsc::Sender<MemberReport>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let token = flags.token.as_deref().context("--token is missing")?;
     let roots = flags.roots.as_deref().context("--roots is missing")?;
-    // The allocator is configured before any thread is started. Token files are created in the folder later.
+    // The allocator must be configured before any thread is started. Token files are created in the folder later.
     reclaim::bound_arenas();
     let runtime = control_runtime()?;
     confine(&[roots, &token.join("token")])?;
@@ -135,7 +135,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
             "standard input is not the socket of a supervisor: leno up starts node proxies",
         )?;
         let orders = Rc::new(orders);
-        // Ends with the runtime.
+        // This task ends with the runtime.
         spawn_local(beat(Rc::clone(&orders), || true));
         let mut signals = Signals::new()?;
         let mut members = Members::new();
@@ -162,7 +162,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
                 () = signals.first() => break,
             }
         }
-        // The brokers hand the listeners to the next process.
+        // The brokers give the listeners to the next process.
         members.values_mut().for_each(Served::end);
         while !members.is_empty() {
             tokio::select! {
@@ -188,12 +188,12 @@ impl Common {
         Budget::with_pool(bytes / usize::from(SHARE), own, pool)
     }
 
-    /// How often workers of a workload have stalled.
+    /// How often workers of this workload have stalled.
     fn stalls(&self, name: &str) -> u64 {
         self.stalls.borrow().get(name).copied().unwrap_or_default()
     }
 
-    /// The number of workers that stall now, and of their workloads.
+    /// The number of workers that are stalled now, and the number of their workloads.
     fn stalled(&self) -> (usize, usize) {
         let mut stalled = self.stalled.borrow_mut();
         stalled.retain(|(_, worker)| worker.still_stalls());
@@ -229,7 +229,7 @@ impl Reports {
     pub(crate) fn send(&self, state: MemberState) {
         let (number, events) = (self.number, self.common.events.clone());
         spawn_local(async move {
-            // The receiver ends with the process.
+            // The receiver only ends when the process ends.
             let _ending = events.send(MemberReport { number, state }).await;
         });
     }
@@ -254,7 +254,7 @@ impl Reports {
         self.watches
     }
 
-    /// Reports what a worker uses of the CPU, and once that it uses next to nothing.
+    /// Reports the CPU use of a worker in each interval in which it is not idle, and in the first one in which it is.
     pub(crate) async fn cpu_use(&self, worker: &Pulse) -> Infallible {
         let (mut before, mut was_busy) = ((Instant::now(), worker.cpu()), false);
         loop {
@@ -278,14 +278,14 @@ impl Reports {
 }
 
 impl Served {
-    /// Orders it to finish its open streams, unless it is doing so already.
+    /// Orders the workload to finish its open streams, unless it is doing so already.
     fn leave(&mut self, departure: Departure) {
         if !std::mem::replace(&mut self.leaving, true) {
             self.end.send_replace(departure);
         }
     }
 
-    /// The process is ending. Memberships that were finishing streams already are cut.
+    /// Called when the process is ending. Memberships that were already finishing streams are cut.
     fn end(&mut self) {
         match self.leaving {
             false => self.leave(Departure::Replaced),
@@ -306,7 +306,8 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
                     error,
                     "a workload is not served; the supervisor tries again"
                 );
-                // It learns that as it does of every other end. This task takes events, and may not wait for itself.
+                // The supervisor gets the same report as for any other end. It is sent by a task of its own, because
+                // this task empties the queue and would wait for itself.
                 let (events, state) = (common.events.clone(), MemberState::Released);
                 spawn_local(async move {
                     let _ending = events.send(MemberReport { number, state }).await;
@@ -332,8 +333,8 @@ fn obey(order: ProxyOrder, descriptors: Vec<OwnedFd>, members: &mut Members, com
     }
 }
 
-/// If too many memberships are finishing streams, returns the oldest one of the workload that has the most. So a
-/// workload that leaves repeatedly cuts its own streams, and not those of others.
+/// If too many memberships are finishing streams, returns the oldest membership of the workload that has most of them.
+/// So a workload that leaves repeatedly cuts its own streams, and not those of others.
 fn first_of_too_many(members: &mut Members) -> Option<&mut Served> {
     // For each workload, the number of its memberships and the oldest of them.
     let mut finishing: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
@@ -363,9 +364,9 @@ fn join(
         bail!("its channel has not arrived: the process has no descriptor left");
     };
     let served = members.values().filter(|member| !member.leaving).count();
-    // A workload that comes from another process may be one of many that are exchanged: as many others leave this
-    // process, and each of them stays here until it is served there. So the bound is doubled for such workloads.
-    // Without pending moves there is never more than one bound.
+    // A workload that comes from another process may be one of many that move between two processes. As many others
+    // leave this process, but each of them stays here until the other process serves it. So the limit is doubled for
+    // workloads that move. If none moves, there are never more than the normal limit.
     let most = usize::from(MAX_MEMBERS).saturating_mul(if succeeds { 2 } else { 1 });
     if served >= most {
         bail!("this process serves no more than {MAX_MEMBERS}");
@@ -375,21 +376,21 @@ fn join(
     let joined = Joined { number, succeeds, watches, member, broker: channel.into(), end: ends };
     let served = Served { workload: name.clone(), end, leaving: false, cut: false };
     spawn_local(async move {
-        // All of its tasks end here, with what they hold.
+        // All tasks of the workload end here, and everything that they hold is dropped.
         let ended = LocalSet::new().run_until(Box::pin(live(joined, &common))).await;
         if let Err(error) = ended {
             tracing::error!(name, error = format!("{error:#}"), "ended");
         }
         let state = MemberState::Released;
-        // The receiver ends with the process.
+        // The receiver only ends when the process ends.
         let _ending = common.events.send(MemberReport { number, state }).await;
     });
     members.insert(number, served);
     Ok(())
 }
 
-/// Sends a report about a membership to the supervisor. It waits for a slow supervisor, because a lost report would
-/// never be repeated.
+/// Sends a report about a membership to the supervisor. If the supervisor is slow, this waits, because a lost report
+/// would never be repeated.
 async fn tell(
     event: MemberReport,
     members: &mut Members,
@@ -419,19 +420,19 @@ async fn tell(
     }
 }
 
-/// A workload as its tasks know it.
+/// A workload that has joined, for its tasks.
 struct Joined {
     number: u64,
-    /// Another process serves it until this one does.
+    /// Whether another process serves the workload until this one does.
     succeeds: bool,
-    /// The supervisor is to learn what its worker uses, and that it stalls.
+    /// Whether the supervisor understands reports of CPU use and stalls.
     watches: bool,
     member: Member,
     broker: Channel,
     end: watch::Receiver<Departure>,
 }
 
-/// The life of a workload in this process: that of a sidecar, with handed sockets.
+/// Serves a workload in this process like a sidecar does, but with sockets that a broker has handed over.
 async fn live(joined: Joined, common: &Rc<Common>) -> anyhow::Result<()> {
     let Joined { number, succeeds, watches, member, broker, end } = joined;
     let flags = flags(&member, &common.flags)?;
@@ -459,7 +460,7 @@ async fn live(joined: Joined, common: &Rc<Common>) -> anyhow::Result<()> {
     }
 }
 
-/// The flags that a sidecar of the workload would have.
+/// The flags that a sidecar of this workload would have.
 fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
     Ok(Flags {
         name: Some(member.name.clone()),
@@ -468,7 +469,7 @@ fn flags(member: &Member, of_process: &Flags) -> anyhow::Result<Flags> {
         probes: probes(member)?,
         workers: 1,
         datagrams: member.datagrams,
-        // The log has one thread for all workloads.
+        // The log would need a thread for each workload.
         access_log: AccessSettings { form: Form::Off, ..of_process.access_log.clone() },
         workload: member.workload.clone(),
         // The Workload API identifies processes, but this process serves several workloads.
@@ -488,12 +489,12 @@ fn probes(member: &Member) -> anyhow::Result<Probes> {
 }
 
 async fn has_gone(broker: oneshot::Receiver<()>) {
-    // The sender is only dropped, so this waits for the end of the broker.
+    // Nothing is ever sent, so this waits until the broker has ended.
     let _ = broker.await;
 }
 
-/// The first message of a broker, with the listener of the admin server apart; `None` if the broker has ended before.
-/// The receiver resolves when the broker ends.
+/// The sockets in the first message of a broker, and separately the listener of the admin server; `None` if the broker
+/// ends without a message. The receiver resolves when the broker ends.
 async fn handed(
     broker: Channel,
 ) -> anyhow::Result<Option<(Handed, OwnedFd, oneshot::Receiver<()>)>> {
@@ -530,7 +531,7 @@ async fn handed(
 mod tests {
     use super::*;
 
-    /// Regression: a workload that was promoted repeatedly had the streams of its neighbours cut.
+    /// Regression: when a workload was promoted repeatedly, the streams of its neighbours were cut.
     #[test]
     fn of_too_many_that_finish_what_they_have_the_first_of_the_workload_with_most_is_cut() {
         let mut members = Members::new();
@@ -550,7 +551,7 @@ mod tests {
         assert!(first.is_empty());
         let next: Vec<_> = (0..most).map(|number| leaves(most + number, "busy")).collect();
         let of = |name: &str| next.iter().flatten().filter(|cut| *cut == name).count();
-        // Each of the two keeps half of the places.
+        // Each of the two workloads keeps half of the places.
         assert_eq!((of("quiet"), of("busy")), (MAX_LEAVING / 2 - 2, MAX_LEAVING / 2));
         let is_cut = |from: u64| members.range(from..).next().unwrap().1.cut;
         assert!(!is_cut(1) && is_cut(2) && is_cut(most) && !is_cut(most - 1));

@@ -1,12 +1,12 @@
-//! Decides what a panic ends: only the task of one connection or request, or the process.
+//! Decides whether a panic ends only the task of one connection or request, or the whole process.
 
 use std::panic::{PanicHookInfo, set_hook};
 use std::process::abort;
 
 use leno_transport::{PanicVerdict, judge_panic};
 
-/// Installs a hook that logs panics, though not every one of many, and that aborts the process unless the panic was in
-/// a contained task (see [`leno_transport::spawn_contained`]).
+/// Installs a hook that logs panics (not each one, if there are many) and that aborts the process unless the panic was
+/// in a contained task (see [`leno_transport::spawn_contained`]).
 pub(crate) fn install() {
     set_hook(Box::new(|panic| match judge_panic() {
         PanicVerdict::EndTask { log: true } => log(panic, "a task panicked; its connection ends"),

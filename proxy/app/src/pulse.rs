@@ -4,10 +4,10 @@
 //!  asked ──► came round ──► asked ...
 //!    └─────► has used the CPU for a second, or slept for long, without coming round: it stalls
 //! ```
-//! A worker that does not complete a turn of its event loop is judged by the CPU time that it uses, not by the time
-//! that passes. So a worker that waits for a CPU on a busy machine is not mistaken for a stalled one. A thread cannot
-//! be killed, and its connections cannot be moved. So a stalled worker keeps its connections, gets the lowest priority,
-//! and continues if it recovers.
+//! If a worker does not complete a turn of its event loop, it is judged by the CPU time that it uses, and not by the
+//! time that passes. So a worker that waits for a CPU on a busy machine is not mistaken for a stalled one. A thread
+//! cannot be killed, and its connections cannot be moved. So a stalled worker keeps its connections, gets the lowest
+//! priority, and continues if it recovers.
 
 #![expect(unsafe_code, reason = "setpriority(2) has no safe wrapper")]
 
@@ -23,21 +23,23 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 use tokio::sync::Notify;
 
-/// How often the supervisor learns that this process goes on.
+/// How often the supervisor learns that this process does not hang.
 const BEAT: Duration = Duration::from_secs(1);
-/// How often a worker is asked to come round: each time wakes two threads.
+/// How often a worker is asked to complete a turn: each request wakes two threads.
 const ASK: Duration = Duration::from_secs(1);
-/// How often a worker is checked that has not completed its turn at once.
+/// How often a worker that has not completed its turn at once is checked.
 const LOOK: Duration = Duration::from_millis(250);
 /// How much CPU time a worker may use in one turn. A turn runs some sixty tasks, each of which yields after some
 /// hundred reads, so it takes milliseconds. Without optimizations, handshakes make that a second.
 const LONGEST_TURN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
-/// How many checks in a row a worker may sleep although it was woken: it is in a system call that does not return.
+/// At how many checks in a row a worker may be found asleep although it was woken. Then it is in a system call that
+/// does not return.
 const SLEEPING_LOOKS: u32 = 20;
-/// Most CPU time that a sleeping worker uses meanwhile. A worker that waits for a CPU gets more than that within this
-/// many checks, because the checking thread gets a CPU, too.
+/// How much CPU time a sleeping worker uses at most between these checks. A worker that waits for a CPU gets more than
+/// that, because the checking thread gets a CPU, too.
 const SLEEPING: Duration = Duration::from_millis(1);
-/// After this many checks, a stalled worker that uses CPU time only gets a CPU that no other thread needs.
+/// The number of checks after which a stalled worker that uses CPU time gets the lowest priority. It then only runs
+/// when no other thread needs the CPU.
 const LOOKS_UNTIL_LAST: u32 = 40;
 /// The lowest priority (`nice`).
 const LAST: libc::c_int = 19;
@@ -50,14 +52,14 @@ pub(crate) struct Pulse {
     thread: OnceLock<i32>,
 }
 
-/// A worker that has stalled, and the turn in which it did.
+/// A worker that has stalled, and the turn in which it has stalled.
 #[derive(Debug)]
 pub(crate) struct Stalled {
     worker: Arc<Pulse>,
     turns: u64,
 }
 
-/// The state of a worker when it was asked to complete a turn.
+/// The worker's state when it was asked to complete a turn.
 #[derive(Clone, Copy, Debug)]
 struct PulseQuery {
     turns: u64,
@@ -76,7 +78,7 @@ impl Pulse {
         self.asked.notified().await;
     }
 
-    /// The worker has completed a turn.
+    /// Called when the worker has completed a turn.
     pub(crate) fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
@@ -86,7 +88,7 @@ impl Pulse {
         self.thread.get().map(|thread| cpu_of(*thread)).unwrap_or_default()
     }
 
-    /// Records in which turn the worker has stalled.
+    /// Records in which turn the worker stalls.
     pub(crate) fn stalled(self: &Arc<Self>) -> Stalled {
         Stalled { turns: self.turns.load(Ordering::Relaxed), worker: Arc::clone(self) }
     }
@@ -118,7 +120,7 @@ impl Pulse {
         let asked = self.ask();
         let (mut looks, mut is_last) = (0_u32, false);
         while self.turns.load(Ordering::Relaxed) == asked.turns {
-            // A lower priority cannot be raised again, so a worker that only sleeps keeps its priority.
+            // A priority cannot be raised again, so a worker that only sleeps keeps its priority.
             let used = self.cpu().saturating_sub(asked.cpu);
             if looks >= LOOKS_UNTIL_LAST && used >= LONGEST_TURN && !is_last {
                 self.be_last();
@@ -129,12 +131,12 @@ impl Pulse {
         }
     }
 
-    /// Gives the thread the lowest priority.
+    /// Gives the worker's thread the lowest priority.
     fn be_last(&self) {
         let Some(Ok(thread)) = self.thread.get().map(|thread| libc::id_t::try_from(*thread)) else {
             return;
         };
-        // SAFETY: takes numbers and touches no memory.
+        // SAFETY: the function takes numbers and touches no memory.
         if unsafe { libc::setpriority(libc::PRIO_PROCESS, thread, LAST) } != 0 {
             let error = std::io::Error::last_os_error();
             tracing::warn!(%error, "a worker that stalls keeps its priority");
@@ -143,28 +145,31 @@ impl Pulse {
 }
 
 impl Stalled {
-    /// Whether its thread still exists and has not completed the turn since.
+    /// Whether the worker's thread still exists and has not completed the turn since.
     pub(crate) fn still_stalls(&self) -> bool {
         let is_there = self.worker.thread.get().is_some_and(|thread| clock_of(*thread).is_some());
         is_there && self.worker.turns.load(Ordering::Relaxed) == self.turns
     }
 }
 
-/// Reports each second that the calling thread comes round and `goes_on` holds, by which the supervisor knows a process that hangs.
+/// Reports each second that the calling thread completes its turns, as long as `goes_on` returns true. Without these
+/// reports, the supervisor considers the process hung.
 pub(crate) async fn beat(
     supervisor: impl Deref<Target = AsyncChannel>,
     goes_on: impl Fn() -> bool,
 ) -> Infallible {
     loop {
         if goes_on() {
-            // A supervisor that does not read has no room for it, and one that has ended needs none.
+            // The message may be lost: a supervisor that does not read has a full queue, and one that has ended needs
+            // no message.
             let _unread = supervisor.send(&MemberReport::ALIVE, &[]);
         }
         tokio::time::sleep(BEAT).await;
     }
 }
 
-/// Whether a worker stalls that has not come round for so many looks, and has used this much of the CPU.
+/// Whether a worker stalls if it has not completed its turn after this many checks, and has used this much CPU time
+/// meanwhile.
 fn stalls(cpu: Duration, looks: u32) -> bool {
     cpu >= LONGEST_TURN || (looks >= SLEEPING_LOOKS && cpu < SLEEPING)
 }
@@ -174,7 +179,7 @@ fn cpu_of(thread: i32) -> Duration {
     clock_of(thread).unwrap_or_default()
 }
 
-/// `None` if the thread has ended.
+/// The clock of a thread's CPU time; `None` if the thread has ended.
 fn clock_of(thread: i32) -> Option<Duration> {
     // CPUCLOCK_PERTHREAD and CPUCLOCK_SCHED, with which pthread_getcpuclockid(3) builds the id of a thread's clock.
     const OF_THREAD: i32 = 4 | 2;
@@ -189,10 +194,10 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any machine needs.
+    /// A limit for waits, which is longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(600);
 
-    /// Acts like a worker's runtime, on a thread of its own, until `end` is set.
+    /// Behaves like a worker's runtime, on a thread of its own, until `end` is set.
     fn worker(
         pulse: &Arc<Pulse>,
         end: &Arc<AtomicBool>,

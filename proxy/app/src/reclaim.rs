@@ -1,12 +1,12 @@
-//! Returns memory to the kernel that was only needed for a moment: stack pages of handshakes and starts, and free
-//! memory of the allocator.
+//! Returns memory to the kernel that was only needed for a short time: stack pages of handshakes and of the start, and
+//! free memory of the allocator.
 //!
 //! ```text
 //!  stack of a thread   in use │ touched once, not in use │ never touched
 //!                             └── returned while the thread waits
 //! ```
-//! A process with 50 workloads has 100 threads, most of which are nearly always waiting. Without this, the largest size
-//! that each stack had for a moment would stay resident until the process ends.
+//! A process with 50 workloads has 100 threads, most of which are nearly always waiting. Without this, each stack would
+//! keep the largest size that it ever had in memory until the process ends.
 
 #![expect(unsafe_code, reason = "madvise(2) of the own stack and mallopt(3) have no safe wrappers")]
 
@@ -16,13 +16,15 @@ use std::{io, ptr};
 
 use nix::libc;
 
-/// How often a control thread returns unused stack pages, at most: a busy thread would touch them again at once.
+/// The shortest time between two releases of stack pages by a control thread, because a busy thread would soon touch
+/// them again.
 const EVERY: Duration = Duration::from_secs(1);
 /// How far below the first frames pages are returned. The stack of the main thread is as large as its resource limit.
-/// If that is unlimited, the kernel maps other memory within what the C library reports as the stack, but no nearer
-/// than 128 MiB.
+/// If this limit is unlimited, the kernel maps other memory within the range that the C library reports as the stack,
+/// but at a distance of at least 128 MiB.
 const DEEPEST: usize = 1024 * 1024;
-/// Pages below the caller's frame that are kept, because the frames of the releasing functions are there.
+/// How many pages below the caller's frame are kept, because the frames of the functions that release the others are
+/// there.
 const SPARED: usize = 2;
 
 thread_local! {
@@ -31,8 +33,8 @@ thread_local! {
     static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Bounds the arenas of the allocator by the number of threads that can run at the same time. By default there are
-/// eight for each CPU, each with free memory of its own. In a process with 50 idle workloads on two CPUs that was a
+/// Limits the number of the allocator's arenas to the number of threads that can run at the same time. By default there
+/// are eight for each CPU, each with free memory of its own. In a process with 50 idle workloads on two CPUs that was a
 /// quarter of its memory. For processes that have more threads than arenas anyway; must be called before the first
 /// thread is started.
 pub(crate) fn bound_arenas() {
@@ -40,7 +42,7 @@ pub(crate) fn bound_arenas() {
     {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let arenas = libc::c_int::try_from(cpus.max(2)).unwrap_or(libc::c_int::MAX);
-        // SAFETY: takes numbers. A value that it refuses changes nothing.
+        // SAFETY: the function takes numbers, and a value that it refuses changes nothing.
         if unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) } == 0 {
             tracing::warn!(arenas, "the allocator keeps its number of arenas");
         }
@@ -60,15 +62,15 @@ pub(crate) fn find_stack() {
 fn bounds() -> io::Result<(usize, usize)> {
     let mut attributes = std::mem::MaybeUninit::uninit();
     let (mut lowest, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the attributes are made by the first call, read by the second and destroyed by the third; if the first fails, none
-    // is used.
+    // SAFETY: the attributes are made by the first call, read by the second and destroyed by the third; if the first
+    // fails, none is used.
     unsafe {
         result(libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()))?;
         let read = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut lowest, &raw mut size);
         result(libc::pthread_attr_destroy(attributes.as_mut_ptr()))?;
         result(read)?;
     }
-    // SAFETY: takes a number.
+    // SAFETY: the function takes a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
     let here = 0_u8;
@@ -103,8 +105,9 @@ pub(crate) fn release_stack() {
     let end = in_use.checked_div(page).unwrap_or_default().saturating_mul(page);
     let end = end.saturating_sub(spared);
     let Some(size) = end.checked_sub(lowest).filter(|size| *size > 0) else { return };
-    // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames: this one is
-    // above `end`, by more than what the call itself needs. They read as zeros when the stack grows into them again.
+    // SAFETY: the pages are of this thread's stack, which nothing but this thread uses, and below all of its frames:
+    // the frame of this function is above `end`, by more than what the call itself needs. They read as zeros when the
+    // stack grows into them again.
     let released =
         unsafe { libc::madvise(ptr::without_provenance_mut(lowest), size, libc::MADV_DONTNEED) };
     // The kernel maps the main thread's stack as it grows. Pages that are not mapped yet (ENOMEM) need not be returned.

@@ -26,19 +26,20 @@ use crate::state::State;
 use crate::worker::{Departure, Worker};
 use crate::{capture, control, fixed, reclaim};
 
-/// Shortest time that a draining proxy continues: other proxies learn within this time that it is ending.
+/// The shortest time for which a draining proxy continues. Other proxies learn within this time that it is ending.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
 /// How often a draining proxy checks whether it is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
-/// The same while another process serves its workload, once it has drained for [`DRAIN_LONG`]: it may last for hours
-/// without a cost, and nothing waits for its end.
+/// How often a proxy checks whether it is done after it has drained for [`DRAIN_LONG`] while another process serves its
+/// workload. This drain may last for hours, and nothing waits for its end.
 const DRAIN_LONG_LOOK: Duration = Duration::from_secs(1);
 const DRAIN_LONG: Duration = Duration::from_secs(5);
 
-/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for 1024 otherwise.
+/// Events that the control thread takes from the kernel at once: it has few sockets, and the runtime makes room for
+/// 1024 otherwise.
 const MAX_EVENTS: usize = 64;
 
-/// The runtime of the control thread, to be made before the process is confined.
+/// The runtime of the control thread. It must be made before the process is confined.
 pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
     reclaim::find_stack();
     let mut builder = Builder::new_current_thread();
@@ -49,7 +50,7 @@ pub(crate) fn control_runtime() -> anyhow::Result<Runtime> {
 /// Runs until a signal or `/drain` ends it.
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let runtime = control_runtime()?;
-    // Boxed, because the runtime would otherwise hold a copy of the future in several stack frames.
+    // This is boxed, because the runtime would otherwise have a copy of the future in several stack frames.
     LocalSet::new().block_on(&runtime, Box::pin(live(flags)))
 }
 
@@ -61,12 +62,12 @@ async fn live(flags: &Flags) -> anyhow::Result<()> {
     };
     // No thread has been started yet.
     let files = read_again(flags);
-    // A confined process cannot create files.
+    // A confined process could not create these files.
     let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
     let workload_api = flags.workload_api.as_deref().map(socket::bind_for_all).transpose()?;
     confine(&files)?;
     let served = setup.application_identity.clone().zip(workload_api);
-    // Polled together with the proxy, and not a task of its own, whose end could go unnoticed.
+    // This is polled together with the proxy. If it were a task of its own, its end might not be noticed.
     let of_application = async {
         match served {
             Some((application, listener)) => application.serve(listener).await,
@@ -96,7 +97,7 @@ fn read_again(flags: &Flags) -> Vec<&Path> {
     given.into_iter().flatten().map(PathBuf::as_path).chain(reserved).collect()
 }
 
-/// The state of a workload that begins to be served.
+/// The state of a workload when the proxy begins to serve it.
 fn state_of(setup: &Setup, await_capture: bool) -> State {
     State {
         instance: setup.instance.clone(),
@@ -126,7 +127,7 @@ fn state_of(setup: &Setup, await_capture: bool) -> State {
     }
 }
 
-/// Serves one workload until its end.
+/// Serves one workload until the proxy is told to end.
 pub(crate) async fn serve(
     setup: Setup,
     await_capture: bool,
@@ -166,12 +167,12 @@ pub(crate) async fn serve(
             // The next membership serves new connections and the admin pages.
             admin = AbortOnDrop(None);
             let Some(departure) = until_it_goes_on(&worker, &mut ends).await else {
-                // The connections of the stalled worker cannot be drained.
+                // The connections of a stalled worker cannot be drained.
                 return Ok(());
             };
             departure
         }
-        // A workload of a node proxy is served again after this, from the same listeners.
+        // A workload of a node proxy is served again after this, with the same listeners.
         () = state.drain_asked.notified() => match state.shown {
             Some(_) => Departure::Replaced,
             None => Departure::Last,
@@ -197,7 +198,7 @@ enum OpenStreams {
 }
 
 /// Returns when the worker of a workload that shares its process stalls, and reports it. The workload then joins the
-/// process again, with new threads; new connections wait in the queues of the listeners meanwhile.
+/// process again, with new threads. Until then, new connections wait in the queues of the listeners.
 async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     let worker = state.workers.borrow().first().cloned();
     let reports = setup.reports.as_ref().filter(|reports| reports.watches());
@@ -216,18 +217,18 @@ async fn until_one_stalls(setup: &Setup, state: &State) -> Worker {
     );
     reports.has_stalled(&worker.pulse);
     if let Some(guests) = &setup.guests {
-        // They get no more sockets from it, so their clients are to find the next membership.
+        // The stalled worker passes no more sockets to guests, so their clients must connect to the next membership.
         guests.leave(Departure::Succeeded);
     }
     worker
 }
 
-/// Has the state follow which workers stall, where the process serves one workload: a thread cannot be ended, so that the process is
-/// started again by its supervisor, or by the kubelet.
+/// Keeps in `state` how many workers stall, in a process that serves one workload. A stalled thread cannot be ended, so
+/// the supervisor or the kubelet has to restart the process.
 fn watch_workers(state: &Rc<State>) {
     for worker in state.workers.borrow().iter().cloned() {
         let state = Rc::clone(state);
-        // Ends with the runtime.
+        // This task ends with the runtime.
         tokio::task::spawn_local(async move {
             loop {
                 worker.pulse.until_it_stalls().await;
@@ -249,7 +250,7 @@ fn watch_workers(state: &Rc<State>) {
     }
 }
 
-/// Waits until a worker that has stalled comes round; `None`: it is to end before.
+/// Waits until a stalled worker completes its turn. `None` if it is ordered to end before that.
 async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Departure> {
     tokio::select! {
         () = worker.pulse.until_it_comes_round() => Some(Departure::Succeeded),
@@ -257,7 +258,7 @@ async fn until_it_goes_on(worker: &Worker, ends: &mut EndOrders) -> Option<Depar
     }
 }
 
-/// A task that is aborted when this is dropped. Tasks that it has spawned continue.
+/// A task that is aborted when this value is dropped. Tasks that it has spawned continue.
 struct AbortOnDrop(Option<JoinHandle<()>>);
 
 impl Drop for AbortOnDrop {
@@ -268,14 +269,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Serves the admin pages on a listener of this process, or on the one that a broker has handed over.
+/// Serves the admin pages, on a listener of this process or on a listener that a broker has handed over.
 async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOnDrop> {
     let listener = match (setup.admin, setup.admin_handed.take()) {
         (Some(address), _) => {
             let bound = match setup.supervisor {
                 // The process that takes over listens before this one has closed its listener.
                 Some(_) => leno_program::listen_beside(address).and_then(|listener| {
-                    // An earlier takeover may have steered all clients to the listener of this process.
+                    // When an earlier process took over, it may have directed all clients to its own listener.
                     leno_sockets::spread(&listener).map(|()| listener)
                 }),
                 None => leno_program::listen(address).await,
@@ -284,7 +285,7 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
                 .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?
         }
         (None, Some(handed)) => {
-            // The socket may only be bound so far.
+            // The socket may be bound and not listening yet.
             leno_sockets::listen(&handed, leno_sockets::ADMIN_BACKLOG)?;
             tokio::net::TcpListener::from_std(handed.into())?
         }
@@ -294,12 +295,12 @@ async fn serve_admin(setup: &Setup, state: &Rc<State>) -> anyhow::Result<AbortOn
     Ok(AbortOnDrop(Some(task)))
 }
 
-/// Waits until the proxy can serve, then lets it listen.
+/// Waits until the proxy can serve, and then lets it listen.
 async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     if !setup.is_static {
         control::until_usable(setup).await;
     }
-    // The kernel programs notice a listener when it starts to listen.
+    // The kernel programs only notice a listener when it starts to listen, so the capture must be complete.
     if state.uncaptured.get() {
         capture::until_marked().await?;
         state.uncaptured.set(false);
@@ -339,7 +340,7 @@ async fn drain(
             guests.leave(departure);
         }
         let began = Instant::now();
-        // A worker answers after it has handled earlier orders, so all of them drain now.
+        // A worker answers after it has carried out earlier orders, so all workers drain now.
         state.load().await;
         state.workers_drain.send_replace(true);
         if departure == Departure::Last {
@@ -374,21 +375,21 @@ fn report(setup: &Setup, state: MemberState) {
     }
 }
 
-/// Lets workers accept no more connections.
+/// Tells workers to accept no more connections.
 async fn close(workers: &[Worker], departure: Departure) {
     let mut closing = Vec::new();
     for worker in workers {
         closing.extend(worker.close(departure).await);
     }
     for closed in closing {
-        // A worker that has ended accepts nothing either.
+        // A worker that has ended accepts no connections either.
         let _ended = closed.await;
     }
 }
 
-/// Waits until nothing is in progress, at least for `least`. Idle clients of HTTP/1 are closed at the end of their grace,
-/// and may send a request until then, so that as long is waited where there are some, and until all were told. Returns what is still in progress after
-/// the longest wait since the drain `began`.
+/// Waits until nothing is in progress, and for at least `least`. If there are idle HTTP/1 clients, it also waits until
+/// all were told to leave and their grace has passed, because they may send a request until then. Returns what is still
+/// in progress after the longest wait since the drain `began`.
 async fn until_idle(
     state: &State,
     least: Duration,
@@ -411,7 +412,7 @@ async fn until_idle(
     }
 }
 
-/// The pause between two checks of a proxy that has drained for this long.
+/// How long to wait between two checks of a proxy that has been draining for this long.
 fn pause(departure: Departure, drained: Duration) -> Duration {
     match departure {
         Departure::Succeeded | Departure::PassedOn if drained >= DRAIN_LONG => DRAIN_LONG_LOOK,
@@ -419,7 +420,7 @@ fn pause(departure: Departure, drained: Duration) -> Duration {
     }
 }
 
-/// What orders a proxy to end: the first order makes it drain, a second one ends it at once.
+/// Where the orders to end come from. The first order makes a proxy drain, and a second one ends it at once.
 pub(crate) enum EndOrders {
     /// The signals of the process, and orders of its supervisor.
     Signals(Signals, Option<Rc<AsyncChannel>>),
@@ -442,15 +443,15 @@ impl EndOrders {
         }
     }
 
-    /// Waits for what ends a draining proxy at once. A repeated order to leave does not, because a supervisor may send
-    /// it twice.
+    /// Waits for an order that ends a draining proxy at once. A repeated order to leave is not one, because a
+    /// supervisor may send it twice.
     async fn again(&mut self) {
         while self.next().await == Departure::PassedOn {}
     }
 }
 
-/// Waits for the supervisor's order to end. It does not return when the supervisor ends: then the kernel ends the
-/// proxy.
+/// Waits for the supervisor's order to end. If the supervisor itself ends, this does not return, because the kernel
+/// then ends the proxy.
 async fn ordered(supervisor: Option<&AsyncChannel>) -> Departure {
     let Some(supervisor) = supervisor else { return std::future::pending().await };
     loop {

@@ -9,7 +9,7 @@ use leno_outbound::{ServicePort, Services};
 use leno_types::ServiceName;
 use tokio::io::{DuplexStream, duplex};
 
-/// Bytes that are buffered in each direction: the size of most request heads.
+/// How many bytes are buffered in each direction: the size of most request heads.
 const PIPE: usize = 16 << 10;
 
 /// The services of the mesh, reached through the worker's outbound side.

@@ -36,44 +36,45 @@ use crate::worker::Plan;
 
 pub(crate) mod memory;
 
-/// Descriptors that are reserved for everything but proxied connections.
+/// How many descriptors are reserved for other purposes than proxied connections.
 const RESERVED_DESCRIPTORS: u64 = 256;
-/// A proxied connection uses one socket on either side, and up to four pipe ends while it is spliced.
+/// How many descriptors a connection is counted with. It uses one socket on either side, and up to four pipe ends while
+/// it is spliced.
 const DESCRIPTORS_PER_CONNECTION: u64 = 3;
-/// There may be one HBONE tunnel for this many connections. A tunnel uses one socket and no pipes.
+/// There may be one HBONE tunnel for every so many connections. A tunnel uses one socket and no pipes.
 pub(crate) const CONNECTIONS_PER_TUNNEL: usize = 4;
-/// Fewest connections that a worker accepts, even if the limit on descriptors is lower.
+/// How many connections a worker accepts at least, even if the limit on descriptors is lower.
 const MIN_CONNECTIONS: u64 = 64;
 
 /// The configuration and state of a proxy.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) instance: InstanceName,
-    /// The configuration is complete; there is no control plane to wait for.
+    /// Whether the configuration is complete, so that there is no control plane to wait for.
     pub(crate) is_static: bool,
     pub(crate) workers: u16,
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
-    /// The sockets of the workload's network namespace, if that is not the process' own; for one worker.
+    /// The sockets of the workload's network namespace, if the process is in another one. They are for one worker.
     pub(crate) handed: RefCell<Option<Handed>>,
     /// The list of the workload's guests on threads of other workloads, if the process serves several.
     pub(crate) guests: Option<Arc<GuestBook>>,
-    /// The listener of the admin server, if a broker has handed one over, until it is used.
+    /// The listener of the admin server, if a broker has handed it over and it is not yet in use.
     pub(crate) admin_handed: RefCell<Option<OwnedFd>>,
-    /// Another process serves the workload until this one does.
+    /// Whether another process serves the workload until this one does.
     pub(crate) succeeds: bool,
     /// The supervisor of a proxy that serves one workload, if it has one.
     pub(crate) supervisor: Option<Rc<AsyncChannel>>,
     /// Sends the reports of a workload that shares its process.
     pub(crate) reports: Option<Reports>,
-    /// How often its workers have stalled before in this process.
+    /// How often the workload's workers have stalled before in this process.
     pub(crate) stalls: u64,
     /// The process' descriptors are divided by this number.
     pub(crate) sharing: u16,
-    /// It may serve clients of services, if discovery says that it is their waypoint.
+    /// Whether the proxy may serve clients of services for which discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
-    /// Its first worker carries datagrams.
+    /// Whether the first worker carries datagrams.
     pub(crate) datagrams: bool,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) fixed: Option<Fixed>,
@@ -85,12 +86,12 @@ pub(crate) struct Setup {
     /// Issues certificates for the application itself.
     pub(crate) application_identity: Option<ApplicationIdentity>,
     pub(crate) probes: Probes,
-    /// The addresses from which a kubelet sends probes to the workload; empty for a sidecar.
+    /// The addresses from which a kubelet sends probes to the workload; none for a sidecar.
     pub(crate) kubelet: Vec<IpAddr>,
     pub(crate) drain_timeout: Duration,
-    /// The time limit for draining while another process accepts new connections.
+    /// The time limit for draining if another process already accepts new connections.
     pub(crate) handover_timeout: Duration,
-    /// How long a response may take to begin while no byte moves, if no policy sets it.
+    /// How long a response may take to begin while no byte moves, if no policy says so.
     pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<AccessLog>,
     /// The taps, which the workers share with the admin server.
@@ -101,12 +102,12 @@ pub(crate) struct Setup {
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
-    /// The network addresses that may request metrics; without any, all may.
+    /// The network addresses that may request metrics; if there are none, all may.
     pub(crate) scrapers: Vec<Cidr>,
-    /// The workload that the instance belongs to.
+    /// The workload to which the instance belongs.
     pub(crate) workload: String,
     pub(crate) budget: Budget,
-    /// Most new connections a second of a workload that shares its process.
+    /// How many new connections per second a workload may have that shares its process.
     pub(crate) connection_rate: Option<NonZeroU32>,
     /// The part of the workload's rate limits that the workers share.
     pub(crate) limit_table: LimitTable,
@@ -121,7 +122,7 @@ pub(crate) struct Handed {
 }
 
 impl Handed {
-    /// Returns the listeners, outbound and inbound. From here on the calling thread only uses sockets of that
+    /// Returns the listeners: outbound, then inbound. From now on the calling thread only uses sockets of that
     /// namespace.
     pub(crate) fn enter(self) -> anyhow::Result<(Vec<Listener>, Vec<Listener>)> {
         let adopt = |sockets: Vec<OwnedFd>| -> std::io::Result<Vec<Listener>> {
@@ -158,7 +159,7 @@ impl IdentityState {
 }
 
 impl Setup {
-    /// The common setup, from the flags. All other fields are set as with a control plane.
+    /// The common setup, made from the flags. All other fields have the values for a proxy with a control plane.
     pub(crate) fn new(
         flags: &Flags,
         instance: InstanceName,
@@ -201,7 +202,7 @@ impl Setup {
             drain_timeout: Duration::from_secs(flags.drain_timeout_s),
             handover_timeout: Duration::from_secs(flags.handover_timeout_s),
             response_wait: match flags.response_wait_s {
-                // Zero means no bound.
+                // Zero means that there is no limit.
                 0 => Duration::MAX,
                 seconds => Duration::from_secs(seconds),
             },
@@ -267,8 +268,8 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
     Budget::new(flags.memory_budget.unwrap_or_else(memory::default_budget))
 }
 
-/// Most connections of one worker, for a proxy with this share of the process: as many as descriptors permit, so that
-/// `accept` never fails for lack of one.
+/// How many connections one worker may have, for a proxy with this share of the process: as many as there are
+/// descriptors for, so that `accept` never fails for lack of a descriptor.
 #[expect(clippy::arithmetic_side_effects, reason = "no divisor is zero")]
 fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();

@@ -13,11 +13,11 @@ use leno_transport::{CONNECT_TIMEOUT, connect, spawn_contained};
 pub(crate) struct Standing {
     connector: Connector,
     registry: Rc<Registry>,
-    /// Set while a task renews connections: one server after the other, because that is not urgent.
+    /// Set while a task renews connections. It renews them one server after the other, because this is not urgent.
     renews: Rc<Cell<bool>>,
 }
 
-/// Marks that a task renews, until it is dropped.
+/// Shows that a task renews connections, until it is dropped.
 struct Renewing(Rc<Cell<bool>>);
 
 impl Drop for Renewing {
@@ -31,7 +31,7 @@ impl Standing {
         Self { connector, registry, renews: Rc::default() }
     }
 
-    /// Ends the connections whose peers have shown a certificate that was revoked since.
+    /// Ends the connections whose peers have shown a certificate that has been revoked meanwhile.
     pub(crate) fn end_revoked(&self, credentials: Option<&TlsConfigs>) {
         if let Some(configs) = credentials {
             let ended = leno_tls::end_revoked(configs.credentials().revoked());

@@ -32,19 +32,19 @@ use crate::setup::IdentityState;
 use crate::worker::{Load, Worker};
 use crate::{known, node};
 
-/// Longest wait until all workers have begun to drain. A stalled worker must not delay the response.
+/// How long to wait until all workers have begun to drain. A stalled worker must not delay the response.
 const DRAIN_BEGINS: Duration = Duration::from_secs(1);
 
-/// The proxy from the admin server's side. Lives on the control thread.
+/// The proxy's state for the admin server. It belongs to the control thread.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) instance: InstanceName,
-    /// The workload that the instance belongs to.
+    /// The workload to which the instance belongs.
     pub(crate) workload: String,
     pub(crate) metrics_compat: MetricsCompat,
     /// Whether taps may show bodies.
     pub(crate) tap_bodies: bool,
-    /// The network addresses that may request metrics; without any, all may.
+    /// The network addresses that may request metrics; if there are none, all may.
     pub(crate) scrapers: Vec<Cidr>,
     pub(crate) workers: RefCell<Vec<Worker>>,
     /// The list of the workload's guests on threads of other workloads, if the process serves several.
@@ -57,11 +57,11 @@ pub(crate) struct State {
     pub(crate) application_identity: Option<ApplicationIdentity>,
     /// Whether the address of the application is configured.
     pub(crate) has_application: bool,
-    /// The client address that applications see, if the workload's network namespace is not the process' own.
+    /// The client address that applications see, if the process is not in the workload's network namespace.
     pub(crate) shown: Option<Shown>,
-    /// Whether the proxy must only serve in a namespace that a node's agent has captured.
+    /// Whether the proxy must serve only in a namespace that a node's agent has captured.
     pub(crate) awaits_capture: bool,
-    /// Whether it is waiting for that now.
+    /// Whether the proxy is waiting for its capture now.
     pub(crate) uncaptured: Cell<bool>,
     pub(crate) probes: Probes,
     pub(crate) taps: Taps,
@@ -71,13 +71,13 @@ pub(crate) struct State {
     pub(crate) workers_drain: watch::Sender<bool>,
     /// How often workers of the workload have stalled, as far as this process knows.
     pub(crate) stalls: Cell<u64>,
-    /// How many of them do not come round now, where the process serves one workload.
+    /// How many of these workers stall now, in a process that serves one workload.
     pub(crate) stalled: Cell<usize>,
     pub(crate) started: SystemTime,
 }
 
 impl State {
-    /// Which client address the application sees.
+    /// Which client address the application sees, in words.
     fn application_sees(&self) -> &'static str {
         match self.shown {
             _ if self.has_application => "kernel-choice",
@@ -99,12 +99,12 @@ impl State {
         }
     }
 
-    /// Whether a thread hangs that is to take connections, so that the process is to be started again.
+    /// Whether a worker that should accept connections stalls, so that the process must be restarted.
     pub(crate) fn hangs(&self) -> bool {
         self.stalled.get() > 0 && !self.draining.get()
     }
 
-    /// Asks for an orderly end, and waits until the workers have begun it, unless one of them stalls.
+    /// Orders the proxy to drain, and waits until the workers have begun to drain, unless one of them stalls.
     pub(crate) async fn drain(&self) {
         self.draining.set(true);
         self.drain_asked.notify_one();
@@ -112,7 +112,7 @@ impl State {
         let _late = timeout(DRAIN_BEGINS, workers_drain.wait_for(|drain| *drain)).await;
     }
 
-    /// The sum of what all workers have in progress.
+    /// What all workers together have in progress.
     #[expect(clippy::arithmetic_side_effects, reason = "sums of what is in memory")]
     pub(crate) async fn load(&self) -> Load {
         let workers = self.workers.borrow().clone();
@@ -135,7 +135,7 @@ impl State {
         sum
     }
 
-    /// The page of metrics in this format.
+    /// The page with metrics in this format.
     pub(crate) async fn metrics(&self, form: PageForm) -> Bytes {
         let own = if self.metrics_compat.is_any() { self.own() } else { OwnWorkload::default() };
         let compat = (self.metrics_compat, &own);
@@ -143,7 +143,7 @@ impl State {
         form.render(&counted, &measured, compat)
     }
 
-    /// The labels of the workload in metrics with the names of other meshes.
+    /// The labels of the workload for metrics that have the names of other meshes.
     fn own(&self) -> OwnWorkload {
         let identity = self.identity.borrow().name.clone();
         OwnWorkload {
@@ -171,10 +171,10 @@ impl State {
         json!({"requests": requests, "not_kept": counted.audited_not_kept()}).to_string()
     }
 
-    /// The sum of all workers' counts.
+    /// The sum of the counts of all workers.
     async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
-        // Panics of the admin server's own tasks: they run on this thread. Workloads that share it have them all.
+        // Panics of the control thread's own tasks. Workloads that share this thread each report all of them.
         let control = Registry::new();
         control.count_many(Counter::Panics, panics());
         let mut sum = control.snapshot();
@@ -253,12 +253,12 @@ impl State {
         ends.into_iter().chain(name).collect()
     }
 
-    /// How far the mesh's removal has come, by the control plane.
+    /// The stage of the mesh's removal, according to the control plane.
     fn removal(&self) -> Removal {
         self.policy.borrow().as_ref().map(|policy| policy.removal).unwrap_or_default()
     }
 
-    /// Logs when the mesh is being removed, and each step, until the process ends.
+    /// Logs when the removal of the mesh begins, and each step, until the process ends.
     pub(crate) async fn tell_of_removal(&self) {
         let (mut policy, mut before) = (self.policy.clone(), Removal::None);
         loop {
@@ -278,14 +278,14 @@ impl State {
         }
     }
 
-    /// Whether its namespace is captured now; `None` if that is not known: the proxy was not told to wait for the
-    /// capture, or may not read the mark.
+    /// Whether the proxy's network namespace is captured now; `None` if that is not known: the proxy was not told to
+    /// wait for the capture, or may not read the mark.
     fn captured(&self) -> Option<bool> {
         let file = std::path::Path::new(ports::RESERVED_FILE);
         self.awaits_capture.then(|| is_marked(file).ok()).flatten()
     }
 
-    /// `None` if there is no worker yet.
+    /// Most connections of all workers together; `None` if there is no worker yet.
     fn max_connections(&self) -> Option<usize> {
         let workers = self.workers.borrow();
         (!workers.is_empty()).then(|| workers.iter().map(|worker| worker.max_connections).sum())
@@ -413,7 +413,7 @@ fn cut(count: u64) -> Measured {
     }
 }
 
-/// The memory that a proxy may use, and its part of the pool that it shares with others of its process.
+/// The memory that a proxy may use, and the pool that it shares with other workloads of its process.
 fn memory(budget: Budget) -> [Measured; 3] {
     let pool = budget.pool();
     [
@@ -444,7 +444,7 @@ fn fips() -> Measured {
     )
 }
 
-/// The state of the connection to the control plane.
+/// Metrics about the connection to the control plane.
 fn discovery(status: &Status) -> Vec<Measured> {
     let count = |name, help, value: u64| {
         let value = value as f64;
@@ -485,7 +485,7 @@ fn discovery(status: &Status) -> Vec<Measured> {
     ]
 }
 
-/// The open HTTP/2 connections and streams, of clients and to servers.
+/// Metrics about open HTTP/2 connections and streams, from clients and to servers.
 fn http2(load: &Load) -> Vec<Measured> {
     const SIDES: [&str; 2] = [r#"with="client""#, r#"with="server""#];
     let of = |name, help, value: fn(&Open) -> u64| {
@@ -501,7 +501,7 @@ fn http2(load: &Load) -> Vec<Measured> {
     connections.chain(streams).collect()
 }
 
-/// The metrics of names outside of the mesh.
+/// Metrics about names outside of the mesh.
 fn names(counts: &Counts) -> Vec<Measured> {
     let resolved = |labels, value: u64| Measured {
         kind: Kind::Counter,
@@ -528,7 +528,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
     ]
 }
 
-/// The use of the Workload API by the application.
+/// Metrics about the application's use of the Workload API.
 fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     let ApplicationCounts { connections, refused, silent, svids } = counts;
     let count = |name, help, value: u64| Measured {
@@ -559,7 +559,7 @@ fn workload_api(counts: ApplicationCounts) -> [Measured; 4] {
     ]
 }
 
-/// The open taps, and the results for requests that they matched.
+/// Metrics about the open taps, and about the requests that they matched.
 fn taps(taps: &Taps) -> Vec<Measured> {
     let counted = taps.counted();
     let count = |labels, value: u64| Measured {
@@ -584,7 +584,7 @@ fn taps(taps: &Taps) -> Vec<Measured> {
     ]
 }
 
-/// The results of the kubelet's probes.
+/// Metrics about the kubelet's probes.
 fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
     const RESULTS: [&str; 3] = [r#"result="success""#, r#"result="failure""#, r#"result="shared""#];
     RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {

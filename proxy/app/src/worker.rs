@@ -48,20 +48,21 @@ use serving::Arrived;
 
 /// How often idle connections and destinations are checked.
 pub(crate) const SWEEP: Duration = Duration::from_secs(5);
-/// The memory that is charged for an open connection: its task with its state (5 KiB measured in plaintext, more with a
-/// TLS session), and the two smallest buffers, which it may have however short memory is.
+/// The memory that is charged for an open connection. It includes the connection's task with its state (5 KiB measured
+/// in plaintext, more with a TLS session), and the two smallest buffers, which the connection may have however short
+/// memory is.
 const CONNECTION_BYTES: usize = 16 * 1024;
-/// The time within which all clients of a process that another one succeeds are told to go there. A supervisor that ends gives its
-/// processes 5 s.
+/// When another process takes over the workload, the time within which all clients are told to connect to it. A
+/// supervisor that ends gives its processes 5 s.
 const LEAVE_WITHIN: Duration = Duration::from_secs(4);
-/// Questions to a worker that may wait; each is answered within one turn of its event loop.
+/// Commands to a worker that may wait in its queue; each is answered within one turn of its event loop.
 pub(crate) const MAX_COMMANDS: usize = 16;
 
 /// Events that a worker takes from the kernel at once. The runtime's default is 1024, which takes 12 KiB. Further
 /// events are taken once these are handled.
 const MAX_EVENTS: usize = 256;
 
-/// Everything that a worker needs, to be sent to its thread.
+/// All values that a worker needs. They are sent to its thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
@@ -70,20 +71,21 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
-    /// The credentials of both sides, in order to apply revocations and expiry.
+    /// The credentials of both sides, which are needed to apply revocation and expiry.
     pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
     /// The ports of the proxy itself, including that of the admin server.
     pub(crate) own_ports: Vec<u16>,
-    /// It may serve clients of services, if discovery says that it is their waypoint.
+    /// Whether the worker may serve clients of services, if discovery says that it is their waypoint.
     pub(crate) is_waypoint: bool,
-    /// It carries datagrams.
+    /// Whether the worker carries datagrams.
     pub(crate) datagrams: bool,
     /// The list of the workload's guests on threads of other workloads, if the process serves several.
     pub(crate) guests: Option<Arc<GuestBook>>,
-    /// Set if it is such a guest: the connections of the worker that it belongs to, which it is bounded with.
+    /// Set if this is a worker for such a guest: the bound on connections that it shares with the workload's own
+    /// worker.
     pub(crate) guest_of: Option<Arc<Admission>>,
     /// The probes that a kubelet sends to the workload itself.
     pub(crate) kubelet: Option<KubeletCalls>,
@@ -92,13 +94,14 @@ pub(crate) struct Plan {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) taps: Taps,
     pub(crate) traces: Option<TracePlan>,
-    /// Most open connections; further ones are refused.
+    /// How many connections may be open; further ones are refused.
     pub(crate) max_connections: usize,
-    /// Most new connections a second of the workload, and of each of its clients; `None`: unlimited.
+    /// How many new connections per second the workload may have, and each of its clients; `None` means that there is
+    /// no limit.
     pub(crate) connection_rate: Option<NonZeroU32>,
     /// The budget to which buffers and connections are charged.
     pub(crate) budget: Budget,
-    /// How many workers there are.
+    /// The number of workers.
     pub(crate) workers: u16,
     /// The part of the workload's rate limits that the workers share.
     pub(crate) limit_table: LimitTable,
@@ -109,54 +112,55 @@ pub(crate) struct Plan {
 pub(crate) enum Departure {
     /// No process will listen for its workload.
     Last,
-    /// The workload's broker keeps them. Connections in their queues wait for the next process, which starts after this
-    /// one has ended.
+    /// The workload's broker keeps the listeners. Connections in their queues wait for the next process, which starts
+    /// after this one has ended.
     Replaced,
-    /// Another process accepts from them already, so streams have time to end here.
+    /// Another process already accepts connections from the same listeners, so streams have time to end here.
     Succeeded,
-    /// Like `Succeeded`, but the other process has its own listeners on the same ports.
+    /// Another process accepts connections on listeners of its own with the same ports, so streams have time to end
+    /// here.
     PassedOn,
 }
 
 impl Departure {
-    /// The time within which clients are told, one after the other, to connect elsewhere.
+    /// The time in which clients are told, one after the other, to connect elsewhere.
     pub(crate) fn time_to_leave(self) -> Duration {
         match self {
             Self::Last | Self::Replaced => Duration::ZERO,
-            // These wait for nothing: what they send is served meanwhile.
+            // Nothing waits for the end of these processes, and they serve requests meanwhile.
             Self::Succeeded | Self::PassedOn => LEAVE_WITHIN,
         }
     }
 }
 
-/// What a worker is asked.
+/// What the control thread can ask of a worker.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Send all counts so far.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// Send what is in progress and open.
+    /// Send the numbers of requests and connections that are in progress and open.
     Load(oneshot::Sender<Load>),
     /// Drain: close HTTP/1 connections after their next response, and HTTP/2 connections after their open streams.
     Drain,
     /// Close the listeners, and answer when that is done. Connections that were accepted or are in the queue are
-    /// served, unless the listeners live on elsewhere.
+    /// served, unless another process continues to use the listeners.
     Close(Departure, oneshot::Sender<()>),
 }
 
-/// What a worker has in progress.
+/// The numbers of requests and connections that a worker has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Requests and relays in progress.
     pub(crate) busy: usize,
-    /// Requests and relays of other workloads on the worker's thread.
+    /// Requests and relays of other workloads in progress on the worker's thread.
     pub(crate) hosted: usize,
     /// Accepted connections, including idle ones.
     pub(crate) connections: usize,
-    /// Bytes that are charged for buffers and connections.
+    /// The number of bytes that are charged for buffers and connections.
     pub(crate) charged: usize,
     /// HTTP/2 connections from clients, and to servers.
     pub(crate) http2: [leno_h2::Open; 2],
-    /// Set if the worker carries datagrams.
+    /// The load by datagrams, if the worker carries any.
     pub(crate) datagrams: Option<DatagramLoad>,
 }
 
@@ -164,13 +168,13 @@ pub(crate) struct Load {
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     commands: mpsc::Sender<Command>,
-    /// The addresses that it listens on, outbound first.
+    /// The addresses on which the worker listens, outbound first.
     pub(crate) listening: Vec<SocketAddr>,
-    /// The memory budget, which it shares with the other workers.
+    /// The memory budget, which the worker shares with the other workers.
     pub(crate) budget: Budget,
-    /// Most connections that it may have open.
+    /// How many connections the worker may have open.
     pub(crate) max_connections: usize,
-    /// Shows whether it stalls.
+    /// Shows whether the worker stalls.
     pub(crate) pulse: Arc<Pulse>,
 }
 
@@ -184,7 +188,7 @@ impl Worker {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
         let (budget, max_connections) = (plan.budget, max_connections(&plan));
-        // A process with several workloads has threads with the same number for each of them.
+        // In a process with several workloads, each has threads with the same numbers.
         let name = match handed {
             Some(_) => format!("w:{}", plan.instance),
             None => format!("worker-{number}"),
@@ -212,12 +216,12 @@ impl Worker {
     }
 
     pub(crate) async fn drain(&self) {
-        // A worker that has ended has nothing left to drain.
+        // A worker that has ended has nothing to drain.
         let _ended = self.commands.send(Command::Drain).await;
     }
 
-    /// Lets it accept no more connections; the receiver resolves when the listeners are closed. `None` if the worker
-    /// has ended.
+    /// Makes the worker accept no more connections; the receiver resolves when the listeners are closed. `None` if the
+    /// worker has ended.
     pub(crate) async fn close(&self, departure: Departure) -> Option<oneshot::Receiver<()>> {
         let (answer, closed) = oneshot::channel();
         self.commands.send(Command::Close(departure, answer)).await.ok()?;
@@ -233,7 +237,7 @@ fn run(
     pulse.begin();
     plan.budget.enter();
     reclaim::find_stack();
-    // The tasks use the scheduler of the runtime. A `LocalSet` would add a second scheduler.
+    // The tasks use the scheduler of the runtime. With a `LocalSet`, there would be a second scheduler.
     let mut builder = Builder::new_current_thread();
     builder.enable_all().max_io_events_per_tick(MAX_EVENTS);
     let runtime = match builder.build_local(LocalOptions::default()) {
@@ -260,31 +264,32 @@ pub(crate) struct Planes {
     /// Limits the rate of new connections, outbound and inbound.
     paces: Option<RefCell<(Pace, Paces)>>,
     standing: Standing,
-    /// The tasks that accept connections. They end with `open`.
+    /// The tasks that accept connections.
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// The tasks that serve connections of the workload.
     serving: Rc<Tasks<Box<Arrived>>>,
-    /// Set when connections are no longer accepted, with the reason; `None` while they are.
+    /// `None` while connections are accepted, then why they no longer are.
     open: watch::Sender<Option<Departure>>,
     /// The number of workers that accept on the same ports.
     workers: u16,
     /// The exporters of spans and of records of the access log, if there are any.
     exporters: Vec<Rc<Exporter>>,
-    /// How many panics the registry has counted: of this thread, or of the guest.
+    /// How many panics of this thread, or of the guest, were already counted in the registry.
     panics: Cell<u64>,
-    /// How many in-memory connections that this thread has made the registry has counted.
+    /// How many in-memory connections that this thread has made were already counted in the registry.
     in_process: Cell<u64>,
-    /// How many unread responses of this thread the registry has counted.
+    /// How many unread responses of this thread were already counted in the registry.
     unread_answers: Cell<u64>,
-    /// How many lost announcements of destroyed sockets the registry has counted.
+    /// How many lost announcements of destroyed sockets were already counted in the registry.
     lost_announcements: Cell<u64>,
-    /// How many refused connections to the proxy itself the registry has counted.
+    /// How many refused connections to the proxy itself were already counted in the registry.
     refused_passages: Cell<u64>,
     /// Carries datagrams, if the workload has any.
     datagrams: RefCell<Option<Datagrams>>,
-    /// Serve the connections of other workloads of the process, if there may be any.
+    /// Serves this workload's connections on the threads of other workloads, in a process that serves several
+    /// workloads.
     guests: Option<Guests>,
-    /// It is a guest, so the counts of its thread are not its own.
+    /// Whether this workload is a guest on another workload's thread. Then the counts of its thread are not its own.
     is_guest: bool,
     /// The place of a guest in the list of its workload, to which its counts go when its last connection has ended.
     listing: Option<Listing>,
@@ -374,7 +379,7 @@ impl Sockets {
 
 fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     let bind = |address: &SocketAddr| match Listener::bind(*address) {
-        // A machine without IPv6 has no such address; the IPv4 listeners serve its clients.
+        // A machine that does not support IPv6 has no such address; the IPv4 listeners serve its clients.
         Err(error) if address.is_ipv6() && leno_sockets::is_no_family(&error) => None,
         other => Some(other.with_context(|| format!("listening on {address}"))),
     };
@@ -388,7 +393,7 @@ fn max_connections(plan: &Plan) -> usize {
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)
 }
 
-/// HBONE tunnels have descriptors of their own, besides those of connections.
+/// How many HBONE tunnels there may be. They have descriptors of their own, in addition to those of connections.
 fn max_tunnels(plan: &Plan) -> usize {
     max_connections(plan) / CONNECTIONS_PER_TUNNEL
 }
@@ -481,7 +486,7 @@ impl Planes {
             tls: plan.acceptor,
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
-            // Waiting for the response is up to the client's proxy, which has the policy.
+            // The client's proxy decides how long to wait for the response, because it has the policy.
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
             limit_table: plan.limit_table,
@@ -551,7 +556,7 @@ impl Planes {
         self.standing.apply(renewal);
     }
 
-    /// Lets a guest drain as its worker does.
+    /// Makes a guest drain in the same way as the workload's own worker.
     pub(crate) fn leave(&self, departure: Departure) {
         self.open.send_replace(Some(departure));
         self.drain(departure.time_to_leave());
@@ -569,7 +574,7 @@ impl Planes {
 
     /// The counts so far, without those of the thread.
     pub(crate) fn counted(&self) -> Snapshot {
-        // Expired ejections are removed first, so that only present ones are reported.
+        // This removes expired ejections, so that only present ones are reported.
         self.outbound.sweep();
         self.count_panics();
         self.registry.snapshot()
@@ -601,7 +606,7 @@ impl Planes {
         }
     }
 
-    /// Subscribes to the kernel's announcements of destroyed sockets, which show what applications had not read.
+    /// Starts to receive the kernel's messages about destroyed sockets, which show what applications had not read.
     fn follow_destroyed(&self) {
         static REPORT: Once = Once::new();
         if let Err(error) = leno_transport::follow_destroyed() {
@@ -618,7 +623,7 @@ impl Planes {
 
     pub(crate) fn answer(&self, command: Command) {
         match command {
-            // The receiver may be gone.
+            // The receiver may no longer exist.
             Command::Snapshot(answer) => {
                 let _given_up = answer.send(match self.is_guest {
                     true => self.counted(),
@@ -627,7 +632,7 @@ impl Planes {
             }
             Command::Load(answer) => {
                 let _given_up = answer.send(match self.is_guest {
-                    // Its worker reports the connections.
+                    // The workload's own worker reports the connections.
                     true => Load { busy: self.busy(), ..Load::default() },
                     false => self.load(),
                 });
@@ -648,20 +653,20 @@ impl Planes {
                 let accepting = self.accepting.take();
                 spawn_local(async move {
                     for task in accepting {
-                        // A task that has panicked accepts nothing either.
+                        // A task that has panicked accepts no connections either.
                         let _ended = task.await;
                     }
                     if let Some(datagrams) = datagrams {
                         datagrams.closed().await;
                     }
-                    // The control thread may end without waiting for the answer.
+                    // The control thread may have ended without waiting for the answer.
                     let _ending = answer.send(());
                 });
             }
         }
     }
 
-    /// Which process receives the renewals of clients.
+    /// Which process gets the renewals from clients.
     fn renewals_arrive(&self) -> RenewalsArrive {
         match *self.open.borrow() {
             Some(Departure::Succeeded | Departure::PassedOn) => RenewalsArrive::Elsewhere,
@@ -669,7 +674,7 @@ impl Planes {
         }
     }
 
-    /// The counts so far, with those of the thread, which belong to the worker.
+    /// The counts so far, including those of the thread, which belong to the worker and not to a guest.
     fn counted_with_thread(&self) -> Snapshot {
         let counts = [
             (Counter::OutboundInProcess, &self.in_process, leno_tls::made_in_process()),
@@ -699,7 +704,7 @@ impl Planes {
         }
     }
 
-    /// Counts the panics since the last call: those of a guest are its own, not those of the thread.
+    /// Counts the panics since the last call. A guest has its own count, because it does not own its thread.
     fn count_panics(&self) {
         let before = self.panics.replace(panics());
         self.registry.count_many(Counter::Panics, panics().saturating_sub(before));
@@ -720,7 +725,7 @@ impl Planes {
         if let Some(guests) = &self.guests {
             guests.sweep();
         }
-        // The thread of a guest has an owner that frees what it does not need.
+        // The worker that owns the guest's thread frees unneeded memory.
         if self.activity.busy() == 0 && !self.is_guest {
             leno_http::trim_pool();
             leno_h2::trim_chunks();

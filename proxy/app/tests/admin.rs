@@ -1,4 +1,4 @@
-//! The admin server of the real proxy, as an application, a stranger and the proxy's own user see it.
+//! The admin server of the real proxy, called by an application, by another user, and by the proxy's own user.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 struct Proxy {
     child: Child,
-    /// Where the inbound side listens.
+    /// The address on which the inbound side listens.
     address: SocketAddr,
     admin: SocketAddr,
     application: TcpListener,
@@ -25,7 +25,7 @@ struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -52,7 +52,7 @@ impl Proxy {
         proxy
     }
 
-    /// The status of an answer over TCP; `None` if the connection fails.
+    /// The status of a response over TCP; `None` if the connection fails.
     fn tcp(&self, what: &str, host: &str) -> Option<u16> {
         Some(ask(TcpStream::connect(self.admin).ok()?, what, host))
     }
@@ -92,7 +92,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// CVE-2024-40632 of a peer: an application that fetches any address for its clients ended its proxy.
+/// CVE-2024-40632 of another mesh: an application that fetches any URL for its clients could be used to end its proxy.
 #[test]
 fn a_request_that_an_application_was_tricked_into_does_not_end_the_proxy() {
     let mut proxy = Proxy::start();
@@ -107,7 +107,7 @@ fn a_request_that_an_application_was_tricked_into_does_not_end_the_proxy() {
     assert_eq!(ask(socket, "POST /drain", "any"), 200);
     assert!(until("the drained proxy ends", || proxy.has_ended()).success());
 
-    // What it leaves behind is no obstacle to the next one.
+    // The socket file that the proxy leaves behind does not prevent the next one from starting.
     assert!(proxy.socket.exists());
     proxy.child = spawn(proxy.directory.path(), &proxy.socket);
     until("the next one is ready", || (proxy.tcp("GET /ready", "localhost")? == 200).then_some(()));
@@ -124,7 +124,7 @@ fn a_page_under_another_name_reads_nothing() {
     }
 }
 
-/// Reads to the end of a head.
+/// Reads up to the end of a message head.
 fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -135,8 +135,8 @@ fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// A client may send a request at any time on a connection that it holds idle, so a drain closes it
-/// with a response, or after a second.
+/// A client may send a request at any time on its idle connection, so a drain closes it with a response, or after a
+/// second.
 #[test]
 fn a_drain_gives_an_idle_client_its_grace() {
     let mut proxy = Proxy::start();
@@ -153,7 +153,7 @@ fn a_drain_gives_an_idle_client_its_grace() {
     assert!(until("the drained proxy ends", || proxy.has_ended()).success());
 }
 
-/// A program without the module does not fall back to what is not approved.
+/// A binary without the FIPS module refuses to start, instead of using cryptography that is not approved.
 #[test]
 #[cfg(not(feature = "fips"))]
 fn a_profile_that_the_program_has_no_module_for_is_refused_with_what_to_build() {

@@ -1,4 +1,4 @@
-//! Connections that clients open while the real proxy drains, and while it ends.
+//! Tests connections that clients open while the real proxy drains, and while it ends.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io;
@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Clients that connect one after another.
+/// The number of clients that connect one after another.
 const CLIENTS: usize = 8;
 
-/// A proxy with an application that answers requests to `/held` only once it is told to.
+/// A proxy with an application that answers requests to `/held` only when the test releases them.
 struct Bed {
     proxy: Proxy,
     release: watch::Sender<bool>,
@@ -36,7 +36,7 @@ impl Bed {
         Self { proxy: proxy.unwrap(), release, directory }
     }
 
-    /// Returns once it drains.
+    /// Orders the proxy to drain, and returns once it does.
     async fn drain(&self) {
         let mut admin =
             UnixStream::connect(self.directory.path().join("admin.sock")).await.unwrap();
@@ -55,7 +55,7 @@ async fn application(released: watch::Receiver<bool>) -> SocketAddr {
         while let Ok((stream, _)) = listener.accept().await {
             let released = released.clone();
             tokio::spawn(async move {
-                // The proxy connects for a client that is silent, too, and sends nothing then.
+                // The proxy also opens a connection for a client that sends nothing; on that one the handshake fails.
                 let Ok(mut connection) = h2::server::handshake(stream).await else { return };
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
                     let mut released = released.clone();
@@ -73,18 +73,18 @@ async fn application(released: watch::Receiver<bool>) -> SocketAddr {
     address
 }
 
-/// What became of a connection and its request.
+/// The result of a connection and its request.
 #[derive(Debug, PartialEq)]
 enum Fate {
     Answered,
-    /// There was no connection.
+    /// The connection was refused.
     Refused,
-    /// The connection ended without a whole answer.
+    /// The connection ended before the response was complete.
     Lost(String),
 }
 
-/// Opens a connection, waits for a round trip, by which everything that the proxy sends to a client that connects has
-/// come, and sends a request then.
+/// Opens a connection, waits for a round trip, so that everything that the proxy sends at once has arrived, and then
+/// sends a request.
 async fn call(address: SocketAddr, path: &str) -> Fate {
     let stream = match TcpStream::connect(address).await {
         Ok(stream) => stream,
@@ -113,14 +113,14 @@ async fn over_http2(stream: TcpStream, path: &str) -> Result<(), h2::Error> {
     Ok(())
 }
 
-/// The client of a new connection that only hears that it is to leave reports an error (Go: `client conn could not
-/// be established`), and none connects again.
+/// A client reports an error if a new connection brings only the request to leave (Go: `client conn could not be
+/// established`), and it does not connect again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
     let bed = Bed::start().await;
     let address = bed.proxy.address();
     let held = tokio::spawn(call(address, "/held"));
-    // Connections that are open when the drain begins, and have served nothing.
+    // Connections that are open when the drain begins, and on which nothing was requested yet.
     let mut before = Vec::new();
     for _ in 0..CLIENTS {
         before.push(TcpStream::connect(address).await.unwrap());
@@ -141,8 +141,8 @@ async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
     assert_eq!(held.await.unwrap(), Fate::Answered);
 }
 
-/// Whenever a client connects, it is refused, or served. Clients that connect all the time keep the proxy busy, and
-/// do not make it cut requests in the end.
+/// A client that connects at any moment is either refused or served. Clients that connect all the time keep the proxy
+/// busy, but do not make it cut requests at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_connects_while_the_proxy_ends_is_refused_or_answered() {
     let mut bed = Bed::start().await;

@@ -1,4 +1,5 @@
-//! The real process of a node proxy, and how many workloads join it. Their brokers are the test, and offer nothing.
+//! The real process of a node proxy, and how many workloads may join it. The test plays their brokers, which offer no
+//! sockets.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ use leno_handover::{
     Channel, KubeletProbes, MAX_MEMBERS, Member, MemberReport, MemberState, ProxyOrder,
 };
 
-/// Longer than any machine takes.
+/// A time that is longer than any machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Process {
@@ -24,7 +25,7 @@ struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -70,7 +71,7 @@ impl Process {
         self.orders.receive().unwrap().unwrap().0
     }
 
-    /// The memberships that have ended, until the one of this number has.
+    /// The numbers of the memberships that have ended, up to `last`.
     fn released(&self, last: u64) -> Vec<u64> {
         let begin = Instant::now();
         let mut released = Vec::new();
@@ -87,7 +88,8 @@ impl Process {
     }
 }
 
-/// A supervisor runs on while it starts other versions of the program. An order that the process did not know was its end.
+/// A supervisor keeps running while it starts newer or older versions of the program. Regression: the process ended at
+/// an order that it did not understand.
 #[test]
 fn a_process_reports_that_it_goes_on_and_passes_over_orders_that_it_does_not_know() {
     let mut process = Process::start();
@@ -99,8 +101,9 @@ fn a_process_reports_that_it_goes_on_and_passes_over_orders_that_it_does_not_kno
     while process.report() != MemberReport::ALIVE {}
 }
 
-/// Two full processes that were to exchange their workloads waited for each other without end: each workload stays where
-/// it is until it is served in the other process, which had no place for it before one of its own had left.
+/// Regression: two full processes that were to exchange their workloads waited for each other forever. Each workload
+/// stays where it is until the other process serves it, and the other process had no place for it until one of its own
+/// had left.
 #[test]
 fn a_full_process_takes_as_many_workloads_in_exchange_for_its_own() {
     let mut process = Process::start();
@@ -111,7 +114,7 @@ fn a_full_process_takes_as_many_workloads_in_exchange_for_its_own() {
     (most..2 * most).for_each(|number| process.join(number, true));
     process.join(1001, true);
     assert_eq!(process.released(1001), [1001], "all others have joined");
-    // One of its own goes: the next one of another process finds a place, and no one else.
+    // One of the process' own workloads leaves: a workload from another process gets its place, and no other one does.
     process.brokers.remove(&0);
     assert_eq!(process.released(0), [0]);
     process.join(1002, false);

@@ -1,4 +1,4 @@
-//! The real proxy with a small memory budget, and clients that do not read what they asked for.
+//! Tests the real proxy with a small memory budget, and with clients that do not read their responses.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,9 +11,9 @@ use leno_testkit::proxy::free_address;
 
 const BUDGET: usize = 4 * 1024 * 1024;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-/// More than the kernel holds of it for a client that does not read.
+/// The size of a large response: more than the kernel buffers for a client that does not read.
 const BODY: usize = 64 * 1024 * 1024;
-/// More clients than the budget has room for.
+/// The number of clients, which is more than the budget has room for.
 const CLIENTS: usize = 400;
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -26,7 +26,7 @@ struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -50,7 +50,7 @@ impl Proxy {
         proxy
     }
 
-    /// A connection on which a request was sent, and the status line that came.
+    /// Opens a connection and sends a request. Returns the connection and the status line of the response.
     fn ask(&self) -> Option<(BufReader<TcpStream>, String)> {
         let mut stream = TcpStream::connect(self.address).ok()?;
         stream.write_all(GET).ok()?;
@@ -103,7 +103,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The next line; none when the connection was reset or has ended.
+/// The next line; `None` if the connection was reset or has ended.
 fn line(stream: &mut impl BufRead) -> Option<String> {
     let mut line = String::new();
     let read = stream.read_line(&mut line).ok()?;
@@ -114,7 +114,7 @@ fn head(stream: &mut impl BufRead) -> Vec<String> {
     std::iter::from_fn(|| line(stream).filter(|line| !line.is_empty())).collect()
 }
 
-/// Answers the first request with no body, and all others with a large one.
+/// A server that answers the first request without a body, and all others with a large body.
 fn server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -130,7 +130,7 @@ fn server() -> SocketAddr {
 fn serve(mut stream: TcpStream, length: usize) {
     let mut requests = BufReader::new(stream.try_clone().unwrap());
     while !head(&mut requests).is_empty() {
-        // Nobody else is to be answered by the server of the first.
+        // The server's thread for the first connection must not serve another request, so it closes.
         let connection = if length == 0 { "close" } else { "keep-alive" };
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: {connection}\r\n\r\n"
@@ -138,7 +138,7 @@ fn serve(mut stream: TcpStream, length: usize) {
         let chunk = [b'x'; 64 * 1024];
         let chunks = std::iter::repeat_n(&chunk[..], length / chunk.len());
         let written = std::iter::once(head.as_bytes()).chain(chunks);
-        // Fails when the client has left.
+        // Writing fails when the client has left.
         let failed = written.map(|bytes| stream.write_all(bytes)).any(|result| result.is_err());
         if failed || length == 0 {
             return;
@@ -177,7 +177,7 @@ fn clients_that_do_not_read_are_refused_at_the_budget_and_harm_no_other() {
     assert!((proxy.metric("leno_memory_budget_bytes") - BUDGET as f64).abs() < 1.0);
     assert!(proxy.metric("leno_memory_charged_bytes") > BUDGET as f64 / 2.0);
 
-    // What is under way goes on.
+    // A response that is being sent is completed.
     let mut first = lazy.swap_remove(0);
     head(&mut first);
     let mut body = vec![0; BODY];

@@ -1,4 +1,4 @@
-//! The real proxy, asked as the kubelet asks it, and real servers that it asks in its stead.
+//! Probes that the test sends to the real proxy as the kubelet would, and real servers that the proxy probes.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::convert::Infallible;
@@ -21,12 +21,12 @@ use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A process that ends with the test.
+/// A process that is ended with the test.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -57,7 +57,7 @@ impl Proxy {
             .spawn()
             .unwrap();
         let proxy = Self { admin, _process: Process(child), _directory: directory };
-        // The same program is the hook that waits for it.
+        // The same program, run as a hook, waits until the proxy is ready.
         let hook = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
             .args(["--hook", "started", "--admin", &admin.to_string()])
             .status();
@@ -84,8 +84,8 @@ impl Proxy {
     }
 }
 
-/// A port that nothing listens on. It is below those that the kernel gives to connections and to listeners on port 0: one of
-/// these may be taken again, by a connection of another test, before the proxy listens on it.
+/// A port on which nothing listens. It is below the range from which the kernel chooses ports for connections and for
+/// listeners on port 0. A port of that range could be used again by another test before the proxy listens on it.
 fn free() -> SocketAddr {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(64);
@@ -109,7 +109,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Debian's nginx with HTTP and HTTPS; none where the test has to be skipped, which is said.
+/// Debian's nginx with HTTP and HTTPS; `None` if it is not installed, in which case a skip is printed.
 fn nginx(directory: &TempDir) -> Option<(Process, u16, u16)> {
     let places = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"].map(PathBuf::from);
     let Some(nginx) = places.into_iter().find(|path| path.exists()) else {
@@ -150,7 +150,8 @@ fn nginx(directory: &TempDir) -> Option<(Process, u16, u16)> {
     Some((process, http.port(), https.port()))
 }
 
-/// A server of gRPC's health check that is well for one service, ill for another, and knows no other.
+/// A server of gRPC's health check that reports one service as healthy, another one as unhealthy, and any other as
+/// unknown.
 fn health() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -280,7 +281,7 @@ fn grpc_and_tcp_are_asked_and_silence_has_an_end() {
 
 #[test]
 fn what_injection_writes_is_read_and_what_is_no_probe_is_not() {
-    // As in control/admission/tests/golden/probes.out.yaml.
+    // The same JSON is in control/admission/tests/golden/probes.out.yaml.
     let written = "{\"api/liveness\":{\"grpc\":{\"port\":9000,\"service\":\"shop.Stock\"},\"port\":9000,\
                    \"timeoutSeconds\":1},\"web/liveness\":{\"httpGet\":{\"path\":\"/healthz?cost=\\u00245\",\
                    \"port\":\"health\",\"scheme\":\"HTTPS\",\"httpHeaders\":[{\"name\":\"X-Probe\",\
@@ -312,7 +313,7 @@ fn a_stalled_probe_and_concurrent_ones_delay_no_other_answer() {
         })
         .collect();
     let (mut asked, _) = application.accept().unwrap();
-    // All of the others' requests were read before this one's, which is answered all the same.
+    // The other connections have sent their requests before this one, which is answered all the same.
     assert_eq!(proxy.page("/live").0, 200);
     let mut more: Vec<TcpStream> = Vec::new();
     until("connections of one address have an end", || {

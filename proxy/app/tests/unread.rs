@@ -1,4 +1,4 @@
-//! Requests that an application leaves unread when it closes its connections, through the real proxy.
+//! Tests requests that an application leaves unread when it closes its connections, through the real proxy.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -13,8 +13,8 @@ use leno_testkit::proxy::free_address;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Times that a connection is closed. The proxy waits a moment for the kernel to tell what was read, which on a machine
-/// without a free CPU may pass now and then.
+/// How often a connection is closed in a test. The proxy waits only briefly for the kernel to report what was read, and
+/// on a busy machine that wait sometimes ends too early.
 const ROUNDS: usize = 20;
 
 /// A proxy, the listener of its application, and one connection of a client.
@@ -28,7 +28,7 @@ struct Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -49,8 +49,9 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 impl Bed {
-    /// The client's connection is the first that the proxy accepts: it connects to the application for a silent client, too,
-    /// so that a probe of its port, as in leno-testkit, would leave one more connection in the application's listener.
+    /// Starts the proxy. The client's connection must be the first one that the proxy accepts: the proxy connects to
+    /// the application even for a client that sends nothing, so a connection that only probes the port, as in
+    /// leno-testkit, would leave one more connection in the application's listener.
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -85,7 +86,7 @@ impl Bed {
         answer
     }
 
-    /// Requests that were sent again since the application had not read them.
+    /// The number of requests that were sent again because the application had not read them.
     fn sent_again(&self) -> usize {
         let metrics = self.admin("GET /metrics");
         let name = "leno_requests_unread_total ";
@@ -99,7 +100,7 @@ impl Bed {
         stream
     }
 
-    /// Serves the next request on a new connection, which stays open.
+    /// Accepts a new connection, which stays open, and serves its next request.
     fn serve(&self) -> TcpStream {
         let mut stream = self.accept();
         serve_on(&mut stream);
@@ -111,7 +112,7 @@ fn send(client: &mut TcpStream) {
     client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\n\r\nbody").unwrap();
 }
 
-/// Reads one message whose body, if it has one, is `body`.
+/// Reads one message. Its body, if it has one, must be `body`.
 fn receive(stream: &mut TcpStream, body: &[u8]) -> String {
     let mut message = Vec::new();
     while !message.ends_with(b"\r\n\r\n") {
@@ -138,7 +139,7 @@ fn serve_on(stream: &mut TcpStream) {
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole").unwrap();
 }
 
-/// Waits until a request has come.
+/// Waits until a request has arrived on this connection.
 fn has_come(stream: &TcpStream) {
     assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
 }
@@ -216,19 +217,20 @@ fn a_post_that_was_read_in_part_is_not_sent_again() {
     assert_eq!(bed.sent_again(), 0);
 }
 
-/// The client's proxy sends such a request to another instance: nothing of it was handed over.
+/// The client's proxy sends such a request to another instance, because the application received nothing of it.
 #[test]
 fn a_post_of_a_drain_waits_until_it_is_accepted_and_is_not_lost_with_the_listener() {
     let mut bed = Bed::start();
-    // One that is in progress, so that the proxy does not end.
+    // A request in progress keeps the proxy from ending.
     send(&mut bed.client);
     let held = bed.accept();
     bed.admin("POST /drain");
-    // At once: for a client that is silent the proxy connects, too, which would be the connection that is waited for.
+    // Send at once: the proxy connects to the application for a client that sends nothing, too, and that connection
+    // would be mistaken for the expected one.
     let mut late = connect(bed.address);
     send(&mut late);
     assert!(is_readable(&[&bed.application]));
-    // Binds the application's port to nothing.
+    // Closes the application's listener, so that connections to its port are refused.
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     drop(std::mem::replace(&mut bed.application, free));
     let head = receive(&mut late, b"");
@@ -239,7 +241,7 @@ fn a_post_of_a_drain_waits_until_it_is_accepted_and_is_not_lost_with_the_listene
     drop(held);
 }
 
-/// Waits until one of them can be read, a listener if a connection waits in it.
+/// Waits until one of the sockets can be read: for a listener, until a connection waits in it.
 fn is_readable(sockets: &[&dyn AsFd]) -> bool {
     let mut waiting: Vec<_> =
         sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
@@ -249,7 +251,8 @@ fn is_readable(sockets: &[&dyn AsFd]) -> bool {
 }
 
 impl Bed {
-    /// Waits until the request comes to the application again, or the client is answered without it.
+    /// Waits until the request reaches the application again, or the client gets an error response. Returns true in the
+    /// first case.
     fn comes_again(&self) -> bool {
         is_readable(&[&self.application, &self.client])
     }

@@ -21,35 +21,34 @@ use crate::settings::{Algorithm, Candidate, Locality, Nearness, Settings};
 use crate::slot::{Pick, Slot};
 use crate::tables::Table;
 
-/// If success rates are not compared: how often the count of an endpoint's past ejections decreases
-/// by one.
+/// How often the number of an endpoint's past ejections is decreased by one, if success rates are not compared.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// Success rates are compared among at least this many endpoints with enough requests. If only two
-/// differ, it is unknown which one is the outlier.
+/// The smallest number of endpoints with enough requests among which success rates are compared. If only two differ, it
+/// is unknown which of them is the outlier.
 const MIN_COMPARED: u32 = 3;
 
-/// An endpoint is ejected only if its success rate is lower than the others' by at least this. If
-/// all others are perfect, any deviation is many standard deviations.
+/// An endpoint is ejected only if its success rate is lower than the others' by at least this difference. Without this
+/// condition, any failure would be many standard deviations away if all others are perfect.
 const MIN_GAP: f64 = 0.05;
 
-/// And by at least this many standard errors. Equally good endpoints differ by chance, because each
-/// has a limited number of requests. Chance exceeds four standard errors once in 30,000
-/// comparisons.
+/// An endpoint is ejected only if the difference is also at least this many standard errors of the comparison. Equally
+/// good endpoints differ by chance, because each has a limited number of requests. By chance the difference exceeds
+/// four standard errors once in 30,000 comparisons.
 const MIN_ERRORS: f64 = 4.0;
 
 /// Chooses among the endpoints of one service, for one worker.
 #[derive(Debug)]
 pub struct Balancer<T> {
     settings: Settings,
-    /// Nearest first.
+    /// The endpoints, the nearest first.
     slots: Vec<Rc<Slot<T>>>,
     /// Indices of the slots sorted by key, for sessions.
     by_key: Vec<(u64, u32)>,
-    /// Number of endpoints on this node, and number of endpoints on this node or in this zone.
+    /// The number of endpoints on this node, and the number of endpoints on this node or in this zone.
     near: [usize; 2],
     heaviest: u32,
-    /// Until then some new endpoints have less than their full share.
+    /// Until this time, some new endpoints have less than their full share.
     growing_until: Option<Instant>,
     /// Whether the endpoints differ in weight.
     weighted: bool,
@@ -63,10 +62,10 @@ pub struct Balancer<T> {
 /// Properties of a request that affect the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affinity {
-    /// Hash of the value by which requests are kept together, for [`Algorithm::RingHash`] and
-    /// [`Algorithm::Maglev`]. Without it the choice is random.
+    /// The hash of the value by which requests are kept together, for [`Algorithm::RingHash`] and
+    /// [`Algorithm::Maglev`]. If there is none, the choice is random.
     pub hash: Option<u64>,
-    /// Key of the endpoint that serves the request's session. It is chosen while it is good.
+    /// The key of the endpoint that serves the request's session. This endpoint is chosen as long as it is good.
     pub session: Option<u64>,
 }
 
@@ -112,7 +111,7 @@ impl<T> Balancer<T> {
         }
     }
 
-    /// Number of endpoints, including ejected ones.
+    /// The number of endpoints, including ejected ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
@@ -124,20 +123,20 @@ impl<T> Balancer<T> {
         self.slots.is_empty()
     }
 
-    /// Number of ejected endpoints.
+    /// The number of ejected endpoints.
     #[must_use]
     pub fn ejected(&self, now: Instant) -> usize {
         let out = |slot: &&Rc<Slot<T>>| slot.load.standing(now) != Health::Good;
         self.slots.iter().filter(out).count()
     }
 
-    /// Number of ejections for failed requests so far.
+    /// How many times endpoints were ejected for failed requests so far.
     #[must_use]
     pub fn ejections(&self) -> u64 {
         self.group.ejections()
     }
 
-    /// The endpoints with the number of requests in flight on each, for `/config`.
+    /// The endpoints, each with its number of requests in flight, for `/config`.
     pub fn endpoints(&self) -> impl Iterator<Item = (&T, u32)> {
         let shown = |slot: &Rc<Slot<T>>| slot.load.in_flight();
         self.slots.iter().map(move |slot| (&*slot.endpoint, shown(slot)))
@@ -158,13 +157,13 @@ impl<T: Eq + Hash> Balancer<T> {
         Self::default()
     }
 
-    /// A balancer without endpoints whose random choices a test can repeat.
+    /// A balancer without endpoints. A test can repeat its random choices.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self::with_rng(Rng::seeded(seed))
     }
 
-    /// Uses other settings from now on. The state of the endpoints stays.
+    /// Uses other settings from now on. The state of the endpoints is kept.
     pub fn configure(&mut self, settings: Settings) {
         let rebuild = settings.algorithm != self.settings.algorithm;
         self.settings = settings;
@@ -191,10 +190,9 @@ impl<T: Eq + Hash> Balancer<T> {
         self.replace(None, endpoints.into_iter().map(candidate));
     }
 
-    /// Replaces the endpoints. An endpoint that stays keeps its estimate, its ejection and its
-    /// requests in flight. Picks of a removed endpoint stay valid until they are dropped.
-    /// Duplicates count once. An endpoint that joins an existing set starts slowly if the settings
-    /// say so.
+    /// Replaces the endpoints. An endpoint that remains keeps its estimate, its ejection and its requests in flight.
+    /// Picks of a removed endpoint stay valid until they are dropped. Duplicates count once. An endpoint that joins an
+    /// existing set starts slowly if the settings say so.
     pub fn update_with(
         &mut self,
         now: Instant,
@@ -296,8 +294,8 @@ impl<T: Eq + Hash> Balancer<T> {
         }
         for slot in &self.slots {
             let Some((share, requests)) = seen(slot) else { continue };
-            // Compares with the others only. If the mean included the endpoint itself, an outlier
-            // among few endpoints would never stand out.
+            // Each endpoint is compared only with the others. If the mean included the endpoint itself, one bad
+            // endpoint among a few would never stand out.
             let others = f64::from(n - 1);
             let mean = (sum - share) / others;
             let variance = ((squares - share * share) / others - mean * mean).max(0.0);
@@ -309,8 +307,8 @@ impl<T: Eq + Hash> Balancer<T> {
         }
     }
 
-    /// Chooses an endpoint. Skips those for which `excluded` returns true, such as those that a
-    /// retry has tried already.
+    /// Chooses an endpoint. Skips those for which `excluded` returns true, such as those that a retry has already
+    /// tried.
     ///
     /// # Errors
     /// [`NoPick`], without waiting.
@@ -375,7 +373,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.lower_of_two(all, now, may_try).ok_or(NoPick::Failfast)
     }
 
-    /// How many of the nearest endpoints to choose among, for each step. 0 skips the step.
+    /// For each step of the choice, the number of the nearest endpoints among which to choose. 0 skips the step.
     fn ranges(&self) -> [usize; 3] {
         let all = self.slots.len();
         let (node, zone) = (self.near[0], self.near[1]);

@@ -1,4 +1,4 @@
-//! State that the endpoints of one balancer share.
+//! The state that the endpoints of one balancer share.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -11,17 +11,17 @@ use leno_types::traffic::Ejection;
 
 use crate::settings::Nearness;
 
-/// Shared by all slots, so that a pick can report without access to its balancer.
+/// The state that all slots of a balancer share, so that a pick can report without access to its balancer.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     ejection: Cell<Ejection>,
-    /// Endpoints in the set.
+    /// The number of endpoints in the set.
     total: Cell<usize>,
-    /// Endpoints ejected for failed requests that no probe has brought back yet.
+    /// The number of endpoints that were ejected for failed requests and that no probe has brought back yet.
     ejected: Cell<usize>,
-    /// Number of ejections for failed requests so far.
+    /// How many times endpoints were ejected for failed requests so far.
     ejections: Cell<u64>,
-    /// Requests in flight, by nearness.
+    /// The number of requests in flight, by nearness.
     in_flight: [Cell<u32>; 3],
 }
 
@@ -40,7 +40,7 @@ impl Group {
         self.ejected.set(ejected);
     }
 
-    /// Counts one more ejected endpoint, if that leaves enough others. Returns whether it did.
+    /// Counts one more ejected endpoint, if enough endpoints remain. Returns whether it was counted.
     pub(crate) fn may_eject(&self) -> bool {
         let (total, ejected) = (self.total.get(), self.ejected.get());
         let within = (ejected + 1) * 100 <= total * usize::from(self.ejection.get().max_percent);
@@ -67,7 +67,7 @@ impl Group {
         self.ejections.get()
     }
 
-    /// Whether so many endpoints are ejected that all should be used.
+    /// Whether so many endpoints are ejected that the balancer should use all endpoints.
     pub(crate) fn is_panic(&self) -> bool {
         let (total, left) = (self.total.get(), self.total.get() - self.ejected.get());
         left * 100 < total * usize::from(self.ejection.get().panic_percent)
@@ -83,7 +83,7 @@ impl Group {
         tier.set(tier.get() - 1);
     }
 
-    /// Requests in flight on endpoints that are at least this near.
+    /// The number of requests in flight on endpoints that are at least this near.
     pub(crate) fn in_flight(&self, nearness: Nearness) -> u64 {
         self.in_flight[..=nearness as usize].iter().map(|tier| u64::from(tier.get())).sum()
     }

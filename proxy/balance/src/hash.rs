@@ -1,14 +1,16 @@
-//! Hashes that are the same in every proxy and every version: all proxies must send the same
-//! request to the same endpoint.
+//! Hashes that are the same in every proxy and every version, because all proxies must send the same request to the
+//! same endpoint.
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo), then mixed, because its low bits alone are poor.
+/// FNV-1a with 64 bits (Fowler, Noll, Vo). The result is mixed, because the low bits of FNV-1a alone are unevenly
+/// distributed.
 #[must_use]
 pub fn hash(bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fold), 0)
 }
 
-/// Another hash for each `salt`: the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+/// Mixes the bits of a hash. Each `salt` gives another result. The function is the finalizer of SplitMix64 (Steele,
+/// Lea, Flood 2014).
 #[must_use]
 pub fn mix(hash: u64, salt: u64) -> u64 {
     let mut x = hash.wrapping_add(salt.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

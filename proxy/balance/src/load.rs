@@ -6,35 +6,33 @@ use std::time::{Duration, Instant};
 
 use leno_types::traffic::Ejection;
 
-/// The time in which an unconfirmed latency estimate decays to 1/e: long enough to remember a slow
-/// endpoint for some requests, short enough to try it again soon.
+/// The time in which a latency estimate decays to 1/e if no response confirms it. It is long enough to remember a slow
+/// endpoint for some requests, and short enough to try the endpoint again soon.
 pub const DECAY: Duration = Duration::from_secs(10);
 
-/// The latency that a failed request counts as.
+/// The latency that is recorded for a failed request.
 pub const PENALTY: Duration = Duration::from_secs(1);
 
 /// How long other endpoints are preferred after the first connect failure. Each further failure
 /// doubles it.
 pub const FIRST_EJECTION: Duration = Duration::from_millis(100);
 
-/// The longest ejection for connect failures: an endpoint that stays dead gets one request in ten
-/// seconds.
+/// The longest ejection for connect failures. An endpoint that stays dead thus gets one request in ten seconds.
 pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
-/// How often each endpoint may be tried if all are ejected. It bounds the connection attempts to a
-/// service that is down, and how long its recovery goes unnoticed.
+/// How often each endpoint may be tried if all are ejected. It limits the connection attempts to a service that is
+/// down, and how long its recovery is not noticed.
 pub const LAST_RESORT: Duration = Duration::from_millis(100);
 
-/// How long an estimate does not decay while requests wait for a response: an endpoint that stalls
-/// must not look faster and faster. Limited, because otherwise one long stream would keep an
-/// endpoint from being tried again.
+/// How long an estimate does not decay while requests wait for a response: an endpoint that stalls must not look faster
+/// and faster. The time is limited, because otherwise one long stream would keep an endpoint from being tried again.
 pub const STALL_HOLD: Duration = Duration::from_secs(30);
 
-/// Lower estimates count as this, so that an endpoint whose estimate has decayed completely gets no
-/// burst before its first response.
+/// An estimate below this counts as this, so that an endpoint whose estimate has decayed completely gets no burst
+/// before its first response.
 const MIN_ESTIMATE_US: f64 = 10.0;
 
-/// Doublings of an ejection that are counted. The longest time is reached long before.
+/// How many times an ejection is doubled at most. The longest ejection is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
 
 /// The load of one endpoint: requests in flight, latency estimate, failures.
@@ -46,17 +44,17 @@ pub(crate) struct Load {
     estimate: Cell<Option<Estimate>>,
     /// The latency of the last good response.
     worked_us: Cell<Option<f64>>,
-    /// All responses since the last good one were refusals.
+    /// Whether all responses since the last good one were refusals.
     refuses: Cell<bool>,
-    /// Connecting to it has failed.
+    /// Set if connecting to the endpoint has failed.
     unreachable: Cell<Option<Unreachable>>,
-    /// Its requests have failed.
+    /// Set if the endpoint's requests have failed.
     ejected: Cell<Option<Ejected>>,
-    /// Consecutive failed requests.
+    /// The number of consecutive failed requests.
     failures: Cell<u32>,
-    /// Recent ejections for failed requests. The count decreases over time.
+    /// The number of recent ejections for failed requests, which decreases over time.
     ejections: Cell<u32>,
-    /// Good and failed requests since the last comparison of success rates.
+    /// The numbers of good and of failed requests since the last comparison of success rates.
     seen: Cell<(u32, u32)>,
 }
 
@@ -73,6 +71,8 @@ struct Unreachable {
     until: Instant,
 }
 
+/// An ejection for failed requests.
+///
 /// ```text
 /// Good ──failures──► out until `until` ──► one probe ──succeeded──► Good
 ///                          ▲                   │
@@ -88,18 +88,18 @@ struct Ejected {
 /// Whether an endpoint may be picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// Like any other endpoint.
+    /// The endpoint is like any other.
     Good,
-    /// Its requests fail: picked only in a panic, or if no endpoint is good.
+    /// The endpoint's requests fail: it is picked only in a panic, or if no endpoint is good.
     Ejected,
-    /// Connecting to it failed: picked only if nothing else is left.
+    /// Connecting to the endpoint failed: it is picked only if no other endpoint is left.
     LastResort,
-    /// Not to be picked now.
+    /// The endpoint must not be picked now.
     Out,
 }
 
 impl Health {
-    /// Why it is ejected; `None` where it is not.
+    /// Why the endpoint is ejected; `None` if it is not.
     pub(crate) const fn reason(self) -> Option<&'static str> {
         match self {
             Self::Good => None,
@@ -128,8 +128,8 @@ impl Load {
         }
     }
 
-    /// Counts one more request in flight. A probe of an ejected endpoint keeps other requests away
-    /// until it reports.
+    /// Counts one more request in flight. While a probe of an ejected endpoint has no result, the endpoint gets no
+    /// other request.
     pub(crate) fn enter(&self, now: Instant) {
         if self.in_flight.get() == 0 {
             self.busy_from.set(Some(now));
@@ -151,8 +151,8 @@ impl Load {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
-    /// Whether the first endpoint's load per weight is lower. If an endpoint has no estimate, only
-    /// the requests in flight are compared, so that new endpoints get their share from the start.
+    /// Whether the first endpoint has the lower load per weight. If one of the endpoints has no estimate, only the
+    /// requests in flight are compared, so that new endpoints get their share from the start.
     pub(crate) fn is_below(mine: (&Self, u32), others: (&Self, u32), now: Instant) -> bool {
         let (Some(a), Some(b)) = (mine.0.estimate_us(now), others.0.estimate_us(now)) else {
             return Self::has_fewer(mine, others);
@@ -184,14 +184,14 @@ impl Load {
         Some(faded_us)
     }
 
-    /// A good response arrived after `latency`.
+    /// Called when a good response has arrived after `latency`.
     pub(crate) fn observe(&self, latency: Duration, now: Instant) {
         self.worked_us.set(Some(micros(latency)));
         self.refuses.set(false);
         self.estimate(latency, now);
     }
 
-    /// A request failed or was cancelled: counts as a response after `latency`.
+    /// Called when a request failed or was cancelled, which counts as a response after `latency`.
     pub(crate) fn estimate(&self, latency: Duration, now: Instant) {
         let new_us = micros(latency);
         let latency_us = match self.estimate.get() {
@@ -204,9 +204,9 @@ impl Load {
         self.estimate.set(Some(Estimate { latency_us, at: now }));
     }
 
-    /// A response arrived after `latency` that refused the work. A quick refusal must not look like
-    /// quick work: until the next good response the estimate does not fall below the latency of the
-    /// last good one. Without any good response, the endpoint counts as one without an estimate.
+    /// Called when a response has arrived after `latency` that refused the work. A quick refusal must not look like
+    /// quick work: until the next good response, the estimate does not fall below the latency of the last good
+    /// response. If there was no good response, the endpoint counts as one without an estimate.
     pub(crate) fn refuse(&self, latency: Duration, now: Instant) {
         self.refuses.set(true);
         if self.estimate.get().is_some_and(|old| micros(latency) > old.decayed_us(now)) {
@@ -218,8 +218,8 @@ impl Load {
         self.unreachable.set(None);
     }
 
-    /// An attempt to connect that began at `begun` failed. Attempts that were in progress when
-    /// another one failed belong to the same outage and do not prolong the ejection.
+    /// Called when an attempt to connect that began at `begun` has failed. Attempts that were in progress when another
+    /// attempt failed belong to the same outage and do not prolong the ejection.
     pub(crate) fn connect_failed(&self, begun: Instant, now: Instant) {
         let failures = match self.unreachable.get() {
             Some(ejection) if begun < ejection.tried_at => return,
@@ -235,7 +235,7 @@ impl Load {
         self.unreachable.set(Some(Unreachable { failures, tried_at: now, until }));
     }
 
-    /// Whether it was ejected for failed requests and no probe has brought it back yet.
+    /// Whether the endpoint was ejected for failed requests and no probe has brought it back yet.
     pub(crate) fn is_ejected(&self) -> bool {
         self.ejected.get().is_some()
     }
@@ -272,8 +272,8 @@ impl Load {
         self.failures.set(0);
     }
 
-    /// The share of good requests since the last comparison, and the number of requests. `None` if
-    /// they are too few.
+    /// The share of good requests since the last comparison, and the number of requests. `None` if there were too few
+    /// requests.
     pub(crate) fn success_rate(&self, minimum_requests: u32) -> Option<(f64, f64)> {
         let (good, failed) = self.seen.get();
         let all = good.saturating_add(failed);
@@ -281,8 +281,7 @@ impl Load {
         (all >= minimum_requests.max(1)).then(|| (f64::from(good) / all_f, all_f))
     }
 
-    /// Begins a new interval of comparison. Each interval without an ejection makes the next
-    /// ejection shorter.
+    /// Begins a new interval of comparison. Each interval without an ejection makes the next ejection shorter.
     pub(crate) fn begin_interval(&self) {
         self.seen.set((0, 0));
         if self.ejected.get().is_none() {
@@ -300,7 +299,7 @@ fn micros(latency: Duration) -> f64 {
 }
 
 impl Estimate {
-    /// The part of the estimate that is left after the time since.
+    /// The factor by which the estimate has decayed since it was last updated.
     fn weight(&self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.at);
         (-since.as_secs_f64() / DECAY.as_secs_f64()).exp()

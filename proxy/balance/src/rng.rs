@@ -17,10 +17,10 @@ impl Rng {
         Self::seeded(RandomState::new().hash_one(0))
     }
 
-    /// A generator whose numbers a test can repeat.
+    /// A generator whose numbers are the same for the same seed, so that a test can repeat them.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
-        // From zero, the generator would only ever produce zero.
+        // A generator with the state zero would only ever produce zero.
         Self(seed.max(1))
     }
 
@@ -32,13 +32,13 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `n`, which must not be 0. The bias is under n / 2^32.
+    /// A random number below `n`, which must not be 0. The deviation from an even distribution is less than n / 2^32.
     pub fn below(&mut self, n: usize) -> usize {
         let high = self.bits() >> 32;
         usize::try_from((high * n as u64) >> 32).expect("below n")
     }
 
-    /// True with probability `share / of`. `of` must not be 0.
+    /// Returns true with the probability `share / of`. `of` must not be 0.
     pub fn chance(&mut self, share: u32, of: u32) -> bool {
         (((self.bits() >> 32) * u64::from(of)) >> 32) < u64::from(share)
     }

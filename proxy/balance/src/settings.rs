@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leno_types::traffic::Ejection;
 
-/// How to choose among the endpoints that may be chosen.
+/// How an endpoint is chosen among those that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// Of two random endpoints, the one whose latency times requests in flight is lower.
@@ -35,24 +35,24 @@ pub struct Settings {
     pub locality: Locality,
     /// When to eject endpoints whose requests fail.
     pub ejection: Ejection,
-    /// Most requests in flight on one endpoint. Further requests go to other endpoints.
+    /// How many requests may be in flight on one endpoint. Further requests go to other endpoints.
     pub endpoint_requests: u32,
 }
 
 /// Which endpoints are preferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Locality {
-    /// No preference (Kubernetes: no `trafficDistribution`).
+    /// No endpoint is preferred (in Kubernetes: no `trafficDistribution`).
     #[default]
     Any,
     /// Endpoints in the same zone (`PreferSameZone`, `PreferClose`).
     SameZone {
-        /// Requests in flight per near endpoint, on average, above which others are used too.
+        /// If the near endpoints have more requests in flight than this, on average, others are used, too.
         overflow: u32,
     },
     /// Endpoints on the same node, then those in the same zone (`PreferSameNode`).
     SameNode {
-        /// As in [`Locality::SameZone`].
+        /// If the near endpoints have more requests in flight than this, on average, others are used, too.
         overflow: u32,
     },
 }
@@ -76,10 +76,10 @@ pub struct Candidate<T> {
     pub endpoint: T,
     /// Identifies the endpoint in every proxy; see [`crate::hash`].
     pub key: u64,
-    /// Its share relative to the others. 0 counts as 1: an endpoint without a share is not in the
-    /// set.
+    /// The endpoint's share relative to the other endpoints. 0 counts as 1, because an endpoint without a share is not
+    /// in the set.
     pub weight: u32,
-    /// How near it is.
+    /// How near the endpoint is.
     pub nearness: Nearness,
 }
 

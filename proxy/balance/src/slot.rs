@@ -9,11 +9,11 @@ use crate::group::Group;
 use crate::load::{Health, Load, PENALTY};
 use crate::settings::Nearness;
 
-/// The full share of an endpoint, in parts. A growing endpoint has fewer of them.
+/// The number of parts in an endpoint's full share. A new endpoint has fewer parts.
 pub(crate) const FULL_SHARE: u32 = 1024;
 
-/// The initial share of a new endpoint, in parts of [`FULL_SHARE`]: a tenth. With less it would get
-/// too few requests to show that it works.
+/// The initial share of a new endpoint, in parts of [`FULL_SHARE`]: a tenth. With less, the endpoint would get too few
+/// requests to show that it works.
 const FIRST_SHARE: u32 = FULL_SHARE / 10;
 
 #[derive(Debug)]
@@ -22,13 +22,13 @@ pub(crate) struct Slot<T> {
     pub(crate) key: u64,
     pub(crate) nearness: Nearness,
     pub(crate) load: Load,
-    /// Parts of a turn that round robin has collected for it.
+    /// How much of a turn the endpoint has collected, for round robin.
     pub(crate) credit: Cell<u64>,
     weight: Cell<u32>,
-    /// When it joined an existing set. `None` if it was in the first set.
+    /// When the endpoint joined an existing set. `None` if it was in the first set.
     added: Option<Instant>,
     group: Rc<Group>,
-    /// Whether it is still in the balancer's set.
+    /// Whether the endpoint is still in the balancer's set.
     pub(crate) listed: Cell<bool>,
 }
 
@@ -67,7 +67,7 @@ impl<T> Slot<T> {
         self.weight.set(weight.max(1));
     }
 
-    /// Its current share, in parts of [`FULL_SHARE`]. It grows linearly over `slow_start`.
+    /// The endpoint's current share, in parts of [`FULL_SHARE`]. It grows linearly over `slow_start`.
     pub(crate) fn share(&self, slow_start: Duration, now: Instant) -> u32 {
         let Some(added) = self.added else { return FULL_SHARE };
         let age = now.saturating_duration_since(added);
@@ -78,15 +78,15 @@ impl<T> Slot<T> {
         u32::try_from(grown).unwrap_or(FULL_SHARE).max(FIRST_SHARE)
     }
 
-    /// Whether its load per weight is lower than the other's, by latency and requests or by
-    /// requests alone.
+    /// Whether the endpoint's load per weight is lower than the other's. The load depends on latency and requests if
+    /// `by_latency` is set, otherwise on requests alone.
     pub(crate) fn is_below(&self, other: &Self, by_latency: bool, now: Instant) -> bool {
         let mine = (&self.load, self.weight.get());
         let others = (&other.load, other.weight.get());
         if by_latency { Load::is_below(mine, others, now) } else { Load::has_fewer(mine, others) }
     }
 
-    /// Ejects it for failed requests, unless too many endpoints are ejected already.
+    /// Ejects the endpoint for failed requests, unless too many endpoints are already ejected.
     pub(crate) fn eject(&self, now: Instant) {
         if self.load.is_ejected() || !self.listed.get() || !self.group.may_eject() {
             return;
@@ -98,7 +98,8 @@ impl<T> Slot<T> {
     fn failed(&self, begun: Instant, now: Instant) {
         let ejection = self.group.ejection();
         if self.load.is_ejected() {
-            // Requests that were in flight when it was ejected prove nothing new. The probe does.
+            // Requests that were in flight when the endpoint was ejected say nothing about its present state. The probe
+            // does.
             if self.load.was_probe(begun) {
                 self.group.note_ejection();
                 self.load.eject(ejection, now);
@@ -135,58 +136,58 @@ impl<T> Pick<T> {
         &self.slot.endpoint
     }
 
-    /// The endpoint, for what may outlive the choice.
+    /// The endpoint, for users that may need it longer than the pick.
     #[must_use]
     pub fn shared_endpoint(&self) -> &Rc<T> {
         &self.slot.endpoint
     }
 
-    /// Identifies the endpoint in every proxy, for a session's cookie.
+    /// The key, which identifies the endpoint in every proxy, for a session's cookie.
     #[must_use]
     pub fn key(&self) -> u64 {
         self.slot.key
     }
 
-    /// A connection was established: ends an ejection for connect failures.
+    /// To be called when a connection was established. Ends an ejection for connect failures.
     pub fn connected(&self) {
         self.slot.load.connected();
     }
 
-    /// No connection could be established: ejects the endpoint for a while.
+    /// To be called when no connection could be established. Ejects the endpoint for a while.
     pub fn connect_failed(&self, now: Instant) {
         self.slot.load.connect_failed(self.at, now);
     }
 
-    /// A response arrived after `latency`. It also proves that the endpoint can be connected to.
+    /// To be called when a response has arrived after `latency`. It also proves that the endpoint can be connected to.
     pub fn observe(&self, latency: Duration, now: Instant) {
         self.slot.load.connected();
         self.slot.load.observe(latency, now);
     }
 
-    /// A response arrived after `latency` that refused the work. It proves that the endpoint can be
-    /// connected to, but its speed must not make the endpoint look fast.
+    /// To be called when a response has arrived after `latency` that refused the work. It proves that the endpoint can
+    /// be connected to, but its speed must not make the endpoint look fast.
     pub fn observe_refusal(&self, latency: Duration, now: Instant) {
         self.slot.load.connected();
         self.slot.load.refuse(latency, now);
     }
 
-    /// The request failed on an established connection: counts as a slow response.
+    /// To be called when the request failed on an established connection. This counts as a slow response.
     pub fn penalise(&self, now: Instant) {
         self.slot.load.estimate(PENALTY, now);
     }
 
-    /// The response was good: resets the count of consecutive failures. If this was the probe, also
-    /// ends the ejection.
+    /// To be called when the response was good. Resets the count of consecutive failures. If the request was the probe,
+    /// also ends the ejection.
     pub fn succeeded(&self) {
         self.slot.succeeded(self.at);
     }
 
-    /// There was no response, or one that policy counts as a failure.
+    /// To be called when there was no response, or a response that policy counts as a failure.
     pub fn failed(&self, now: Instant) {
         self.slot.failed(self.at, now);
     }
 
-    /// Whether it is ejected now, for any reason.
+    /// Whether the endpoint is ejected now, for any reason.
     #[must_use]
     pub fn is_ejected(&self, now: Instant) -> bool {
         self.slot.load.standing(now) != Health::Good

@@ -1,4 +1,4 @@
-//! Tables that map a request's hash to an endpoint, the same one in every proxy.
+//! Tables that map a request's hash to an endpoint. All proxies map a hash to the same endpoint.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -7,25 +7,25 @@
 
 use crate::hash::{hash, mix};
 
-/// Points on the ring of an endpoint with the lowest weight. More points give more even shares:
+/// The number of points that an endpoint with the lowest weight has on the ring. More points give more even shares:
 /// with 128 they differ by about 9 % (1 / sqrt(128)).
 pub const POINTS_PER_ENDPOINT: u32 = 128;
 
-/// Most points on a ring: 1.5 MiB, for 1,000 endpoints with equal weights. With more endpoints each
-/// gets fewer points.
+/// The largest number of points on a ring: they take 1.5 MiB, and are enough for 1,000 endpoints with equal weights. If
+/// there are more endpoints, each gets fewer points.
 pub const MAX_RING_POINTS: usize = 128_000;
 
-/// Entries of a Maglev table: a prime, a hundred times the usual number of a service's endpoints,
-/// in 32 KiB. Endpoints beyond this number get no entry.
+/// The number of entries in a Maglev table: a prime, a hundred times the usual number of a service's endpoints, in 32
+/// KiB. Endpoints beyond this number get no entry.
 pub const MAGLEV_ENTRIES: usize = 16_381;
 
 /// Maps a request's hash to an endpoint.
 #[derive(Debug, Default)]
 pub(crate) enum Table {
-    /// For algorithms without a table.
+    /// No table, because the algorithm needs none.
     #[default]
     None,
-    /// Points in ascending order, each with the endpoint that owns the hashes up to it.
+    /// Points in ascending order. The endpoint of a point owns the hashes from the previous point up to this one.
     Ring(Vec<(u64, u32)>),
     /// The endpoint for each remainder of the hash.
     Maglev(Vec<u16>),
@@ -39,15 +39,14 @@ impl Table {
             u64::from(weight) * u64::from(POINTS_PER_ENDPOINT) / u64::from(least) / scale
         };
         let total: u64 = endpoints.iter().map(|(_, weight)| points_of(*weight, 1)).sum();
-        // A power of two, so that one endpoint more or less seldom changes the other endpoints'
-        // points.
+        // A power of two, so that adding or removing an endpoint seldom changes the points of the others.
         let scale = total.div_ceil(MAX_RING_POINTS as u64).max(1).next_power_of_two();
         let mut ring = Vec::new();
         for (at, (key, weight)) in (0..).zip(endpoints) {
             let points = points_of(*weight, scale).max(1);
             ring.extend((0..points).map(|point| (mix(*key, point), at)));
         }
-        // The endpoints' keys decide the order of equal points, and not their order in the list.
+        // The order of equal points depends on the endpoints' keys, and not on their order in the list.
         ring.sort_unstable_by_key(|(point, at)| (*point, endpoints[*at as usize].0));
         Self::Ring(ring)
     }
@@ -57,7 +56,7 @@ impl Table {
         let endpoints = &endpoints[..endpoints.len().min(MAGLEV_ENTRIES)];
         let size = MAGLEV_ENTRIES as u64;
         let heaviest = endpoints.iter().map(|(_, weight)| *weight).max().unwrap_or(1).max(1);
-        // The order of turns must not depend on the order of the list.
+        // The order in which endpoints claim entries must not depend on the order of the list.
         let mut order: Vec<usize> = (0..endpoints.len()).collect();
         order.sort_unstable_by_key(|at| endpoints[*at].0);
         let mut walks: Vec<Walk> = endpoints.iter().map(|(key, _)| Walk::new(*key)).collect();
@@ -102,8 +101,8 @@ impl Table {
     }
 }
 
-/// The order in which an endpoint claims entries: an offset, then constant steps. Since the size is
-/// prime, the steps reach every entry.
+/// The order in which an endpoint claims entries: it begins at an offset and continues with constant steps. Since the
+/// number of entries is prime, the steps reach every entry.
 struct Walk {
     at: u64,
     step: u64,

@@ -1,4 +1,4 @@
-//! A pick allocates nothing, with any algorithm.
+//! Checks that a pick allocates nothing, with any algorithm.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ fn a_pick_allocates_nothing() {
             assert_eq!(allocations, 0, "{endpoints} endpoints");
             drop(pick);
         }
-        // A retry excludes one endpoint. If there is only one, none is left.
+        // A retry excludes one endpoint. If there is only one endpoint, none is left.
         let (again, allocations) = allocated(|| balancer.pick(now, |endpoint| *endpoint == 0));
         assert_eq!(again.is_err(), endpoints == 1);
         assert_eq!(allocations, 0, "again, {endpoints} endpoints");

@@ -40,27 +40,27 @@ const LISTENERS: [(SocketRole, IpAddr, u16); 4] = [
 ];
 const ADMIN: (IpAddr, u16) = (UNSPECIFIED_V6, ports::ADMIN);
 
-/// What each node proxy gets.
+/// The listeners and settings from which each node proxy is served.
 struct Namespace {
     listeners: Vec<(SocketRole, OwnedFd)>,
     addresses: Vec<IpAddr>,
-    /// When the listeners are closed, because another process has its own.
+    /// When the listeners are closed, because another process has listeners of its own.
     closes_at: Option<Instant>,
 }
 
-/// Most node proxies that are served at once: the newest one, and earlier ones that finish open streams. If there are
+/// How many node proxies are served at once: the newest one, and earlier ones that finish open streams. If there are
 /// more, the oldest is disconnected, which cuts its streams of the workload.
 const MAX_PROXIES: usize = 32;
 
 /// Runs until the supervisor closes its end of standard input. No node proxy can end the broker or keep it from serving
-/// others: one that does not read, or that sends invalid messages, is disconnected.
+/// others: a node proxy that does not read, or that sends invalid messages, is disconnected.
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let orders = Channel::from(orders);
     let mut namespace = Namespace::prepare(flags)?;
     for unenforced in confine(&[])? {
         match unenforced {
-            // True of most kernels. The log of each proxy reports it.
+            // This is so with most kernels, and the log of each proxy reports it.
             Unenforced::PartOfLandlock => {}
             Unenforced::Landlock | Unenforced::Seccomp => report(format_args!("{unenforced}")),
         }
@@ -78,7 +78,7 @@ fn wait(
     until: Option<Instant>,
 ) -> anyhow::Result<(bool, Vec<bool>)> {
     let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_millis();
-    // Rounded up by a millisecond: otherwise the loop would spin until a fraction of a millisecond is over.
+    // The time is rounded up by a millisecond. Otherwise the loop would spin during the last fraction of a millisecond.
     let left = until.map_or(PollTimeout::NONE, |until| {
         PollTimeout::try_from(left(until).saturating_add(1)).unwrap_or(PollTimeout::MAX)
     });
@@ -95,12 +95,12 @@ fn wait(
     Ok((ready.next().unwrap_or(false), ready.collect()))
 }
 
-/// Answers a request of a node proxy. False if the proxy must be disconnected.
+/// Answers a request of a node proxy. Returns false if the proxy must be disconnected.
 fn bring(proxy: &Channel) -> bool {
     is_served(answer(proxy), "bringing sockets")
 }
 
-/// Whether to keep serving a node proxy after this result.
+/// Whether the broker keeps serving a node proxy after a request with this result.
 fn is_served(brought: io::Result<bool>, what: &str) -> bool {
     match brought {
         Ok(is_there) => is_there,
@@ -117,7 +117,7 @@ fn is_served(brought: io::Result<bool>, what: &str) -> bool {
     }
 }
 
-/// Answers the next message of a node proxy; false if it has ended.
+/// Answers the next message of a node proxy. Returns false if the node proxy has ended.
 fn answer(proxy: &Channel) -> io::Result<bool> {
     let want = match proxy.receive::<SocketRequest>() {
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
@@ -157,8 +157,8 @@ impl Namespace {
         let mut listeners = vec![(SocketRole::Admin, admin)];
         for (role, ip, port) in LISTENERS {
             let address = SocketAddr::new(ip, port);
-            // While another proxy serves the workload, the port is only bound. The process that takes over starts to
-            // listen.
+            // While another proxy serves the workload, the port is only bound; the process that takes over starts to
+            // listen on it.
             let made = match flags.succeeds {
                 true => leno_sockets::bound(address),
                 false => leno_sockets::listener(address),
@@ -174,7 +174,7 @@ impl Namespace {
         Ok(Self { listeners, addresses: interface_addresses()?, closes_at: None })
     }
 
-    /// Waits for one round of orders and requests, and handles them; false once the supervisor has closed its end.
+    /// Waits once for orders and requests, and handles them. Returns false when the supervisor has closed its end.
     fn turn(&mut self, orders: &Channel, proxies: &mut VecDeque<Channel>) -> anyhow::Result<bool> {
         if self.closes_at.is_some_and(|at| at <= Instant::now()) {
             self.closes_at = None;
@@ -216,13 +216,13 @@ impl Namespace {
         Ok(true)
     }
 
-    /// Steers new connections to the listeners of another process. This one's are closed a little later, once pending
-    /// handshakes have completed, because the kernel resets a handshake that completes at the moment in which a
-    /// listener is closed.
+    /// Steers new connections to the listeners of another process. The listeners of this process are closed a little
+    /// later, once pending handshakes have completed, because the kernel resets a handshake that completes at the
+    /// moment in which a listener is closed.
     fn pass_on(&mut self) {
         for (role, listener) in &self.listeners {
-            // The kernel gives the listeners of a port numbers. This process has one of them, number 0, so the other
-            // process has number 1.
+            // The kernel numbers the listeners of a port. This process' listener has number 0, so the other process'
+            // one has number 1.
             if let Err(error) = steer(listener, 1) {
                 report(format_args!(
                     "connections that arrive while a listener is closed may be lost ({role:?}): {error}"
@@ -232,12 +232,12 @@ impl Namespace {
         self.closes_at = Instant::now().checked_add(LAST_HANDSHAKES);
     }
 
-    /// Closes the listeners for all processes that have them. With `shutdown` the kernel gives no connections to a
-    /// listener even if a stalled thread of a proxy still holds its descriptor.
+    /// Closes the listeners for all processes that have them. After `shutdown`, a listener gets no connections from the
+    /// kernel even if a stalled thread of a proxy still holds its descriptor.
     fn close(&mut self) {
         for (role, listener) in self.listeners.drain(..) {
             match shutdown(listener.as_raw_fd(), Shutdown::Both) {
-                // The listener is only bound so far.
+                // The listener may be bound and not listening yet.
                 Ok(()) | Err(Errno::ENOTCONN) => {}
                 Err(error) => {
                     report(format_args!("a listener is not closed ({role:?}): {error}"));
@@ -249,11 +249,11 @@ impl Namespace {
     /// Sends the listeners and sockets to a node proxy.
     fn offer(&self, proxy: &Channel) -> io::Result<bool> {
         proxy.set_nonblocking()?;
-        // Each node proxy gets its own sockets of these kinds: a second one may come while the first still finishes
-        // streams, and each would read answers that the kernel has sent to the other.
+        // Each node proxy gets sockets of these kinds for itself. A second node proxy may come while the first still
+        // finishes streams, and with shared sockets each would read answers that the kernel has sent to the other.
         let mut own =
             vec![(SocketRole::Probe, tcp(false)?), (SocketRole::Diagnosis, diagnosis()?.into())];
-        // If there is no such socket, the node proxy works without it and reports that.
+        // If there is no such socket, the node proxy works without it and reports this.
         own.extend(announcements().ok().map(|socket| (SocketRole::Announcements, socket.into())));
         let all = || self.listeners.iter().chain(&own);
         let roles = all().map(|(role, _)| *role).collect();
@@ -265,8 +265,8 @@ impl Namespace {
 }
 
 /// The listener of the admin server, for IPv4 and IPv6 if the machine has both. Only this port can be bound just once,
-/// unless another proxy of the workload may share it. So a second broker fails here, and takes no connection from this
-/// one.
+/// unless another proxy of the workload may share it. So a second broker for the same workload fails here, and takes no
+/// connection from this one.
 fn admin(address: SocketAddr, flags: Flags) -> io::Result<OwnedFd> {
     let bind = |address: SocketAddr| -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Has a broker serve one more node proxy; returns the proxy's end of the channel.
+    /// Makes a broker serve one more node proxy. Returns the proxy's end of the channel.
     fn serve(
         namespace: &mut Namespace,
         (supervisor, orders): &(Channel, Channel),
@@ -364,7 +364,7 @@ mod tests {
         while silent.send(&WANT, &[]).is_ok() {
             turn();
         }
-        // Drops the descriptors in the queue: the kernel limits those of users without capabilities.
+        // This drops the descriptors in the queue, because the kernel limits those of users without capabilities.
         drop(silent);
         assert!(is_brought(&good, &mut turn));
         assert_eq!(proxies.len(), 1, "the others are disconnected");

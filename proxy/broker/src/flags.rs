@@ -17,9 +17,9 @@ Options:
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
-    /// Another proxy of the workload may listen on the same ports later.
+    /// Whether another proxy of the workload may listen on the same ports later.
     pub(crate) supervised: bool,
-    /// Another proxy serves the workload until the node proxy that gets the listeners does.
+    /// Whether another proxy serves the workload until the node proxy that gets the listeners does.
     pub(crate) succeeds: bool,
 }
 
@@ -33,7 +33,8 @@ pub(crate) enum Command {
 
 impl Command {
     /// # Errors
-    /// What is wrong with the arguments.
+    ///
+    /// A message that names the invalid argument.
     pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
         let mut flags = Flags::default();
         for argument in arguments {

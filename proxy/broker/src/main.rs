@@ -53,15 +53,15 @@ fn run(flags: Flags) -> anyhow::Result<()> {
     broker::run(flags)
 }
 
-/// Writes what was asked for to standard output.
+/// Writes the help or the version to standard output.
 fn show(what: fmt::Arguments<'_>) {
-    // Without a reader there is nothing left to do.
+    // Nothing more can be done if standard output has no reader.
     let _unread = io::stdout().write_fmt(what);
 }
 
 /// Writes a line for the operator.
 fn report(what: fmt::Arguments<'_>) {
-    // The reader of standard error may be gone, for example an agent that was replaced. The broker continues without
-    // it.
+    // The reader of standard error may no longer exist, for example if the agent was replaced. The broker continues
+    // without it.
     let _unread = writeln!(io::stderr(), "leno-broker: {what}");
 }

@@ -1,5 +1,5 @@
-//! The real program, with a network namespace of its own. Needs root for that; a skip is printed, and fails if
-//! `LENO_REQUIRE` names root.
+//! The real broker in a network namespace of its own, which needs root. Without root, the tests are skipped with a
+//! message, or fail if `LENO_REQUIRE` names root.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -13,18 +13,19 @@ use socket2::{SockRef, Socket, Type};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leno-broker");
 
-/// What a broker may have of its own. It has about 130 KiB; an async runtime and a log would take it beyond 500.
+/// The largest amount of memory that a broker may have to itself. It needs about 130 KiB; an async runtime and a logger
+/// would raise that above 500.
 const MOST_MEMORY_KIB: u32 = 320;
 
-/// A broker that runs; killed when dropped.
+/// A running broker; killed when this is dropped.
 struct Broker {
     child: Child,
-    /// Its orders.
+    /// The channel for its orders.
     orders: Channel,
 }
 
 impl Broker {
-    /// Starts one in a new network namespace, or in that of another one.
+    /// Starts a broker in a new network namespace, or in that of `beside`.
     fn start(beside: Option<&Self>, arguments: &[&str]) -> Self {
         let (near, far) = Channel::pair().unwrap();
         let mut command = match beside {
@@ -45,7 +46,8 @@ impl Broker {
         Self { child, orders: near }
     }
 
-    /// Has it serve a node proxy, whose end is returned with what is handed over first.
+    /// Orders the broker to serve a node proxy. Returns the proxy's end of the channel and the sockets that the broker
+    /// hands over first.
     fn serve(&self) -> (Channel, Vec<(SocketRole, Socket)>) {
         let (near, far) = Channel::pair().unwrap();
         self.orders.send(&ServeOrder::default(), &[near.as_fd()]).unwrap();
@@ -56,7 +58,7 @@ impl Broker {
         (far, handed.collect())
     }
 
-    /// Waits until it ends by itself; returns what it has written.
+    /// Waits until the broker ends by itself; returns its exit status and its output.
     fn ended(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         let mut said = String::new();
@@ -64,7 +66,7 @@ impl Broker {
         (status, said)
     }
 
-    /// Its memory that no other process has, the pages of the program's file apart.
+    /// The memory that the broker shares with no other process, without the pages of the program's file.
     fn memory_kib(&self) -> u32 {
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id())).unwrap();
         let row = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
@@ -74,13 +76,13 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether this process may make network namespaces.
+/// Whether this process may create network namespaces.
 fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
@@ -91,7 +93,7 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Where the listeners are, and whether each of them listens.
+/// The role and port of each listener, and whether it listens.
 fn listeners(handed: &[(SocketRole, Socket)]) -> Vec<(SocketRole, u16, bool)> {
     let of = |role| matches!(role, SocketRole::Admin | SocketRole::Outbound | SocketRole::Inbound);
     let listeners = handed.iter().filter(|(role, _)| of(*role)).map(|(role, socket)| {
@@ -163,7 +165,7 @@ fn a_broker_goes_on_when_the_program_that_reads_its_lines_is_gone() {
     let mut broker = Broker::start(None, &[]);
     drop(broker.serve());
     drop(broker.child.stderr.take());
-    // An order without its channel, which it reports.
+    // The broker reports an order that comes without its channel.
     broker.orders.send(&ServeOrder::default(), &[]).unwrap();
     let (_proxy, handed) = broker.serve();
     assert!(!handed.is_empty());

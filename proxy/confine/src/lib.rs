@@ -1,5 +1,5 @@
-//! Removes rights from a process of the data plane, a proxy or a broker, that it never needs, so that an attacker gains
-//! little by exploiting a flaw in it.
+//! Removes those rights from a process of the data plane (a proxy or a broker) that it never needs. So an attacker
+//! gains little by exploiting a flaw in the process.
 //!
 //! ```text
 //! Landlock   permits reads only below the given folders, and no writing, creating, removing or executing of
@@ -35,8 +35,9 @@ use seccompiler::{
     SeccompFilter, SeccompRule, sock_filter,
 };
 
-/// Files that are read besides those of the configuration: by the resolver and its libraries, by the C library to
-/// examine the machine, and for random numbers. Missing ones are skipped.
+/// Files that every proxy may read in addition to those of its configuration. The resolver and its libraries read them,
+/// the C library reads them to examine the machine, and some provide random numbers. A file that does not exist is
+/// skipped.
 const READABLE: [&str; 9] = [
     "/etc",
     "/usr/lib",
@@ -49,13 +50,13 @@ const READABLE: [&str; 9] = [
     "/dev/urandom",
 ];
 
-/// What the kernel can be asked to forbid: file rights of Linux 6.10, signals of 6.12. An older kernel enforces the
-/// part that it supports.
+/// The version of Landlock that is used: restrictions of files from Linux 6.10, and of signals from 6.12. An older
+/// kernel enforces the part that it supports.
 const FILES: ABI = ABI::V5;
 const SIGNALS: ABI = ABI::V6;
 
-/// System calls that no proxy needs: for programs, other processes, namespaces and mounts, and the kernel itself, and
-/// interfaces with a long history of flaws.
+/// System calls that no proxy needs: those that concern programs, other processes, namespaces, mounts or the kernel
+/// itself, and those with a long history of flaws.
 const REFUSED: [i64; 56] = [
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -118,17 +119,17 @@ const REFUSED: [i64; 56] = [
 /// This bit is set in the number of each x32 call (asm/unistd.h), and in no call of another architecture.
 const X32_SYSCALL_BIT: u32 = 0x4000_0000;
 
-/// The families of sockets that may be created: those for traffic, and those for name resolution.
+/// The families of sockets that may be created, which are needed for traffic and for name resolution.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
 
-/// The part of the confinement that this kernel cannot enforce.
+/// A part of the confinement that this kernel cannot enforce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unenforced {
-    /// Files are restricted only by the part of Landlock that the kernel supports.
+    /// The kernel supports only a part of the restrictions of files.
     PartOfLandlock,
-    /// It has no Landlock.
+    /// The kernel has no Landlock.
     Landlock,
-    /// It has no seccomp.
+    /// The kernel has no seccomp.
     Seccomp,
 }
 
@@ -166,8 +167,8 @@ pub fn close_memory() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Confines this thread and those that it starts. Files below the folders in `files` can still be read, also after they
-/// were replaced, as happens with projected tokens.
+/// Confines this thread and those that it starts. Files below the folders in `files` can still be read, even after they
+/// were replaced, which happens with projected tokens.
 ///
 /// A kernel without Landlock or seccomp is not an error: the parts that it does not enforce are returned.
 ///
@@ -230,7 +231,8 @@ fn new_user_namespace() -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)
 }
 
-/// Instructions that precede the list, which only compares numbers for equality.
+/// Instructions before the comparison with the list of refused calls. They refuse calls that this comparison would
+/// miss, because it only compares numbers for equality.
 ///
 /// The flags of `clone3` are in memory, which filters cannot read. ENOSYS makes the C library fall back to `clone`. The
 /// x32 calls of x86-64 are the same calls with one more bit in their number.
@@ -290,7 +292,8 @@ mod tests {
 
     use super::*;
 
-    /// Both confinements apply to a thread, so each test runs in a thread of its own.
+    /// Does some work in a confined thread of its own, because a confinement applies to a thread for the rest of its
+    /// life.
     fn confined<T: Send>(file: &Path, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -333,11 +336,11 @@ mod tests {
 
     #[test]
     fn no_system_call_circumvents_the_list() {
-        // The first version of `struct clone_args`: the flags, and the signal that reports the child's end.
+        // The first version of `struct clone_args`: it has the flags, and the signal that reports the child's end.
         let (flags, signal) = (libc::CLONE_NEWUSER.unsigned_abs(), libc::SIGCHLD.unsigned_abs());
         let arguments: [u64; 8] = [flags.into(), 0, 0, 0, signal.into(), 0, 0, 0];
         confined(Path::new("/etc/hosts"), || {
-            // SAFETY: each call is refused; one that was not would leave a child, which ends at once.
+            // SAFETY: each call should be refused. If one is not, it leaves a child, which ends at once.
             let call = |number: i64, first: usize, second: usize| unsafe {
                 let result = libc::syscall(number, first, second, 0, 0, 0);
                 if result == 0 {
@@ -374,7 +377,7 @@ mod tests {
                 Err(Errno::EPERM)
             );
         });
-        // The thread that started it is not confined.
+        // The thread that started the confined thread is not confined.
         assert_eq!(kill(getppid(), None), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! The socket at which the workload's datagrams arrive.
+//! The socket on which the workload's datagrams arrive.
 //!
 //! The destination address of a captured datagram is a placeholder (`leno_types::source`), which stands for the real
 //! destination. Answers are sent from the placeholder.
@@ -21,7 +21,7 @@ pub trait Destinations: fmt::Debug {
     fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr>;
 }
 
-/// A socket at which datagrams of the workload arrive, with their destinations.
+/// A socket on which datagrams of the workload arrive, together with their destinations.
 #[derive(Debug)]
 pub struct Captured {
     io: UdpSocket,
@@ -30,7 +30,7 @@ pub struct Captured {
     is_ipv4: bool,
 }
 
-/// The result of one read: datagrams of one sender.
+/// The result of one read: datagrams of one sender to one destination.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) client: SocketAddr,

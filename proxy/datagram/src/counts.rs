@@ -13,7 +13,7 @@ macro_rules! counts {
         }
 
         impl Count {
-            /// All counters. Those of one metric are adjacent.
+            /// All counters. The counters of one metric are adjacent.
             pub const ALL: &'static [Self] = &[$($(Self::$variant),+),+];
 
             /// The metric's name without the suffix `_total`.
@@ -22,13 +22,13 @@ macro_rules! counts {
                 match self { $($(Self::$variant)|+ => $name),+ }
             }
 
-            /// What the metric is.
+            /// A description of the metric.
             #[must_use]
             pub const fn help(self) -> &'static str {
                 match self { $($(Self::$variant)|+ => $help),+ }
             }
 
-            /// The labels, as between the braces of the text format.
+            /// The labels, in the form that they have between the braces of the text format.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $($(Self::$variant => $labels),+),+ }
@@ -39,27 +39,27 @@ macro_rules! counts {
 
 counts! {
     "leno_datagrams" "Datagrams of applications that proxies carried, by where they went." {
-        /// From the workload towards a server.
+        /// Datagrams from the workload to a server.
         OutboundSent = r#"direction="outbound",to="server""#,
-        /// From a server to the workload.
+        /// Datagrams from a server to the workload.
         OutboundReceived = r#"direction="outbound",to="client""#,
-        /// From a client to the workload.
+        /// Datagrams from a client to the workload.
         InboundReceived = r#"direction="inbound",to="server""#,
-        /// From the workload to a client.
+        /// Datagrams from the workload to a client.
         InboundSent = r#"direction="inbound",to="client""#,
     }
     "leno_datagram_bytes" "Payload of the datagrams that proxies carried." {
-        /// From the workload towards a server.
+        /// Bytes from the workload to a server.
         OutboundSentBytes = r#"direction="outbound",to="server""#,
-        /// From a server to the workload.
+        /// Bytes from a server to the workload.
         OutboundReceivedBytes = r#"direction="outbound",to="client""#,
-        /// From a client to the workload.
+        /// Bytes from a client to the workload.
         InboundReceivedBytes = r#"direction="inbound",to="server""#,
-        /// From the workload to a client.
+        /// Bytes from the workload to a client.
         InboundSentBytes = r#"direction="inbound",to="client""#,
     }
     "leno_datagrams_dropped" "Datagrams of applications that proxies dropped, by reason." {
-        /// Larger than the path allows.
+        /// The datagram is larger than the path allows.
         OutboundTooLarge = r#"direction="outbound",reason="too-large""#,
         /// The connection's queue was full.
         OutboundCongested = r#"direction="outbound",reason="congested""#,
@@ -67,47 +67,47 @@ counts! {
         OutboundWaiting = r#"direction="outbound",reason="not-open""#,
         /// The flow was refused.
         OutboundRefused = r#"direction="outbound",reason="refused""#,
-        /// It belongs to a flow that has ended.
+        /// The datagram belongs to a flow that has ended.
         OutboundUnknown = r#"direction="outbound",reason="no-flow""#,
-        /// Its destination is not known: it was sent to the proxy itself, or the kernel's table is full.
+        /// The destination is not known: the datagram was sent to the proxy itself, or the kernel's table is full.
         OutboundNoDestination = r#"direction="outbound",reason="no-destination""#,
-        /// The kernel did not accept it.
+        /// The kernel did not accept the datagram.
         OutboundUnsent = r#"direction="outbound",reason="unsent""#,
-        /// Larger than the path allows.
+        /// The datagram is larger than the path allows.
         InboundTooLarge = r#"direction="inbound",reason="too-large""#,
         /// The connection's queue was full.
         InboundCongested = r#"direction="inbound",reason="congested""#,
-        /// It belongs to a flow that has ended.
+        /// The datagram belongs to a flow that has ended.
         InboundUnknown = r#"direction="inbound",reason="no-flow""#,
-        /// The application's socket did not accept it.
+        /// The application's socket did not accept the datagram.
         InboundUnsent = r#"direction="inbound",reason="unsent""#,
     }
     "leno_datagram_flows" "Flows of datagrams, by what became of them." {
-        /// Opened to a server of the mesh.
+        /// A flow was opened to a server of the mesh.
         OutboundOpened = r#"direction="outbound",result="opened""#,
-        /// Opened to an address outside of the mesh, in plaintext.
+        /// A flow was opened to an address outside of the mesh, in plaintext.
         OutboundOutside = r#"direction="outbound",result="outside""#,
-        /// Refused by this proxy or the server's.
+        /// A flow was refused by this proxy or the server's.
         OutboundFlowRefused = r#"direction="outbound",result="refused""#,
         /// The server's proxy could not be reached, or did not answer in time.
         OutboundFlowFailed = r#"direction="outbound",result="failed""#,
-        /// Evicted for a new flow, because there were too many.
+        /// A flow was removed to make room for a new flow, because there were too many flows.
         OutboundEvicted = r#"direction="outbound",result="evicted""#,
-        /// Ended because there was no datagram for too long.
+        /// A flow ended because there was no datagram for too long.
         OutboundIdle = r#"direction="outbound",result="idle""#,
-        /// Ended because the route of its destination has changed or is gone.
+        /// A flow ended because the route of its destination has changed or no longer exists.
         OutboundMoved = r#"direction="outbound",result="moved""#,
-        /// Refused, because too many flows leave the mesh.
+        /// A flow was refused because too many flows leave the mesh.
         OutboundOutsideLimit = r#"direction="outbound",result="limit""#,
-        /// Opened by a client.
+        /// A client opened a flow.
         InboundOpened = r#"direction="inbound",result="opened""#,
-        /// Denied by a policy, or to a port that is not declared.
+        /// A flow was denied by a policy, or because its port is not declared.
         InboundDenied = r#"direction="inbound",result="denied""#,
-        /// Ended because policies no longer permit it.
+        /// A flow ended because policies no longer permit it.
         InboundRevoked = r#"direction="inbound",result="revoked""#,
-        /// Refused or ended because there were too many.
+        /// A flow was refused or ended because there were too many flows.
         InboundLimit = r#"direction="inbound",result="limit""#,
-        /// Ended because there was no datagram for too long.
+        /// A flow ended because there was no datagram for too long.
         InboundIdle = r#"direction="inbound",result="idle""#,
         /// The client's proxy has sent an invalid request for a flow.
         InboundMalformed = r#"direction="inbound",result="malformed""#,
@@ -115,25 +115,26 @@ counts! {
         InboundFlowFailed = r#"direction="inbound",result="failed""#,
     }
     "leno_datagram_connections" "Connections of QUIC between proxies, by result." {
-        /// To the proxy of a server.
+        /// A connection was opened to the proxy of a server.
         OutboundConnected = r#"direction="outbound",result="opened""#,
         /// The handshake failed.
         OutboundConnectFailed = r#"direction="outbound",result="failed""#,
-        /// Refused, because there were too many.
+        /// A connection was refused because there were too many connections.
         OutboundConnectLimit = r#"direction="outbound",result="limit""#,
-        /// Ended because the certificate of the peer has expired or was revoked.
+        /// A connection ended because the certificate of the peer has expired or was revoked.
         OutboundUnproven = r#"direction="outbound",result="certificate""#,
-        /// Ended because nothing was received for too long.
+        /// A connection ended because nothing was received for too long.
         OutboundSilent = r#"direction="outbound",result="silent""#,
-        /// From the proxy of a client.
+        /// A connection was accepted from the proxy of a client.
         InboundConnected = r#"direction="inbound",result="opened""#,
         /// The handshake failed.
         InboundConnectFailed = r#"direction="inbound",result="failed""#,
-        /// Refused or ended, because there were too many in all, or of one address or identity.
+        /// A connection was refused or ended because there were too many connections in all, or of one address or
+        /// identity.
         InboundConnectLimit = r#"direction="inbound",result="limit""#,
-        /// Ended because the certificate of the peer has expired or was revoked.
+        /// A connection ended because the certificate of the peer has expired or was revoked.
         InboundUnproven = r#"direction="inbound",result="certificate""#,
-        /// Ended because nothing was received for too long.
+        /// A connection ended because nothing was received for too long.
         InboundSilent = r#"direction="inbound",result="silent""#,
     }
 }
@@ -141,7 +142,7 @@ counts! {
 /// The number of counters.
 pub const COUNTS: usize = Count::ALL.len();
 
-/// One number for each [`Count`].
+/// The values of all counters. There is one for each [`Count`].
 #[derive(Debug)]
 pub(crate) struct Counts([Cell<u64>; COUNTS]);
 

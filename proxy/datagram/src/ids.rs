@@ -1,5 +1,5 @@
 //! QUIC connection IDs that begin with a mark of their process. While two processes share a port, the kernel uses the
-//! mark to deliver packets to the right one ([`leno_sockets::steer_connections`]).
+//! mark to deliver packets to the right process ([`leno_sockets::steer_connections`]).
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use quinn::{ConnectionId, ConnectionIdGenerator};
 pub struct ProcessMark([u8; 4]);
 
 impl ProcessMark {
-    /// A random mark. Two processes have the same one with a probability of one in four billion.
+    /// A random mark. The probability that two processes have the same mark is one in four billion.
     #[must_use]
     pub fn random() -> Self {
         Self(random_bytes(&RandomState::new(), 0))

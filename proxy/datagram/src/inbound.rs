@@ -41,25 +41,25 @@ pub(crate) struct Inbound {
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
     places: Shares<Identity>,
-    /// By address, and by whether the address was validated.
+    /// The handshakes in progress, by address and by whether the address was validated.
     handshakes: Shares<(IpAddr, bool)>,
     of_clients: Shares<Identity>,
-    /// By the number that QUIC gives each connection.
+    /// The connections, by the number that QUIC gives each of them.
     connections: RefCell<HashMap<usize, (Connection, ProvenPeer)>>,
-    /// A buffer for one datagram of an application. No task keeps it over an await.
+    /// A buffer for one datagram of an application. No task uses it across an await.
     scratch: RefCell<Box<[u8]>>,
 }
 
-/// The flows of one connection, by the numbers of their streams.
+/// The flows of one connection. The keys are the numbers of their streams.
 type Flows = Rc<RefCell<HashMap<u64, Rc<Application>>>>;
 
-/// The connection of a flow with the application.
+/// The socket of a flow to the application.
 #[derive(Debug)]
 struct Application {
     socket: UdpSocket,
     candidates: Vec<SocketAddr>,
     at: Cell<usize>,
-    /// The application has sent something, so its address is right.
+    /// Whether the application has sent something, so that its address is known to be right.
     has_answered: Cell<bool>,
     used_at: Cell<Instant>,
 }
@@ -231,11 +231,11 @@ impl Inbound {
             Refusal::Idle => Count::InboundIdle,
         });
         tracing::debug!(client = %peer.identity(), reason = refusal.reason(), "a flow of datagrams ends");
-        // Resetting fails if the stream has ended, which informs the client as well.
+        // Resetting fails if the stream has ended, and then the client already knows that the flow has ended.
         let _ended = sends.reset(VarInt::from_u32(refusal.code()));
     }
 
-    /// Serves a flow. Returns an error that the client must be told.
+    /// Serves a flow. Returns an error if the client must be told the reason.
     async fn opened(
         &self,
         connection: &Connection,
@@ -275,7 +275,7 @@ impl Inbound {
                 tracing::warn!(%error, "no socket for a flow of datagrams");
                 Refusal::Unreachable
             })?);
-        // Must happen before the client sends anything.
+        // This must happen before the client sends any datagram.
         flows.borrow_mut().insert(number, Rc::clone(&application));
         let _listed = Listed { flows, number };
         if sends.write_all(&[ACCEPTED]).await.is_err() {
@@ -294,7 +294,7 @@ impl Inbound {
             End::Idle => Err(Refusal::Idle),
             End::Revoked => {
                 self.counts.count(Count::InboundRevoked);
-                // The flow is only counted as revoked, so it is reset here.
+                // The flow was only counted as revoked, so its stream is reset here.
                 let _ended = sends.reset(VarInt::from_u32(Refusal::Denied.code()));
                 Ok(())
             }
@@ -363,12 +363,12 @@ impl Application {
         })
     }
 
-    /// Returns whether the kernel has accepted it.
+    /// Sends a datagram to the application. Returns whether the kernel has accepted it.
     fn send(&self, payload: &[u8]) -> bool {
         self.used_at.set(Instant::now());
         match self.socket.try_send(payload) {
             Ok(_) => true,
-            // The error belongs to an earlier datagram.
+            // The error was caused by an earlier datagram.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 self.failed(&error);
                 self.socket.try_send(payload).is_ok()
@@ -377,7 +377,8 @@ impl Application {
         }
     }
 
-    /// Nothing listens at this address: the next candidate is tried, unless the application has answered before.
+    /// Called if nothing listens at the application's address. The next candidate is tried, unless the application has
+    /// answered before.
     fn failed(&self, error: &io::Error) {
         if error.kind() != io::ErrorKind::ConnectionRefused || self.has_answered.get() {
             return;
@@ -391,7 +392,7 @@ impl Application {
         }
     }
 
-    /// Waits until there was no datagram for [`FLOW_IDLE`](crate::bounds::FLOW_IDLE).
+    /// Waits until there has been no datagram for [`FLOW_IDLE`](crate::bounds::FLOW_IDLE).
     async fn idle(&self) {
         loop {
             let Some(until) = self.used_at.get().checked_add(FLOW_IDLE) else { return };

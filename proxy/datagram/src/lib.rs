@@ -10,8 +10,8 @@
 //! stream with the [`Refusal`]. From then on each QUIC datagram has the number of the stream and the payload (`wire`).
 //! The flow ends with the stream.
 //!
-//! As with UDP, datagrams may be lost, delayed or reordered; none is retransmitted. Everything is bounded ([`bounds`]),
-//! and each bound is counted ([`Count`]).
+//! As with UDP, datagrams may be lost, delayed or reordered; none is retransmitted. All resources are limited
+//! ([`bounds`]), and a counter shows how often each limit was reached ([`Count`]).
 //!
 //! This crate knows no policy: [`Routes`] decides where a client's datagrams go, and [`Gate`] whether a server accepts
 //! them. Of the kernel programs it only knows what a placeholder is. Read first: [`Datagrams`], then `outbound` and
@@ -126,21 +126,21 @@ pub trait Gate: fmt::Debug {
     fn judge(&self, asked: Asked) -> LocalFuture<'_, Result<Permitted, Refusal>>;
 }
 
-/// Everything that the datagrams of one worker need.
+/// The parts that are needed to carry the datagrams of one worker.
 pub struct Parts {
-    /// The sockets at which the workload's datagrams arrive; none if it sends no datagrams.
+    /// The sockets on which the workload's datagrams arrive; none if it sends no datagrams.
     pub captured: Vec<Captured>,
     /// The sockets for QUIC, at most one of each family.
     pub sockets: Vec<std::net::UdpSocket>,
-    /// The mark in the IDs of their connections.
+    /// The mark in the connection IDs.
     pub mark: ProcessMark,
-    /// The credentials in use.
+    /// The credentials in use; `None` until there are any.
     pub credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     /// Decides where datagrams go.
     pub routes: Rc<dyn Routes>,
     /// Decides which flows are accepted.
     pub gate: Rc<dyn Gate>,
-    /// The port at which other proxies accept QUIC.
+    /// The port on which other proxies accept QUIC.
     pub port: u16,
 }
 
@@ -155,7 +155,7 @@ pub struct Datagrams {
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
-/// What is open.
+/// The numbers of open flows and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
     /// Flows from the workload, and to it.
@@ -227,7 +227,7 @@ impl Datagrams {
         }
     }
 
-    /// Accepts no more flows, and ends the open ones; clients open them again elsewhere.
+    /// Accepts no more flows, and ends the open ones. Clients open them again elsewhere.
     pub fn close(&self) {
         self.endpoints.close();
         for task in self.tasks.take() {
@@ -236,7 +236,8 @@ impl Datagrams {
         self.outbound.end();
     }
 
-    /// To be called after `close`: waits within a bound until the other proxies know that their connections have ended.
+    /// To be called after `close`. Waits for a limited time until the other proxies know that their connections have
+    /// ended.
     pub async fn closed(&self) {
         self.endpoints.closed().await;
     }
@@ -247,7 +248,7 @@ impl Datagrams {
         self.counts.all()
     }
 
-    /// What is open now.
+    /// The numbers of flows and connections that are open now.
     #[must_use]
     pub fn open(&self) -> Open {
         Open {

@@ -6,7 +6,8 @@
 //!                                                 ├─ outside: a socket of its own
 //!                                                 └─ closed: dropped, for a moment
 //! ```
-//! A task for each flow opens it, waits for its end, and then forgets it; the next datagram begins another one.
+//! A task for each flow opens it, waits for its end, and then removes it from the table; the next datagram opens a new
+//! flow.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
@@ -38,14 +39,14 @@ use crate::table::FlowTable;
 use crate::wire::{self, ACCEPTED, Opening};
 use crate::{Refusal, Route, Routes};
 
-/// Room for the largest datagram of UDP.
+/// The size of a buffer for the largest datagram of UDP.
 pub(crate) const DATAGRAM_BYTES: usize = 64 * 1024;
-/// Datagrams that are handled in a row before other tasks of the worker run.
+/// How many datagrams are handled in a row before other tasks of the worker run.
 const IN_A_ROW: u32 = 32;
-/// The pause after an error of a socket.
+/// The pause after a socket has returned an error.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A socket of the workload, and the placeholder that it sends to.
+/// A socket of the workload, and the placeholder to which it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FlowKey {
     pub(crate) client: SocketAddr,
@@ -57,20 +58,20 @@ pub(crate) struct FlowKey {
 pub(crate) struct Outbound {
     captured: Vec<Rc<Captured>>,
     routes: Rc<dyn Routes>,
-    /// The port at which other proxies accept QUIC.
+    /// The port on which other proxies accept QUIC.
     port: u16,
     peers: Peers,
     counts: Rc<Counts>,
     flows: RefCell<FlowTable<FlowKey, Rc<Flow>>>,
     outside: Rc<Cell<usize>>,
-    /// A buffer for one datagram of a server outside of the mesh. No task keeps it over an await.
+    /// A buffer for one datagram of a server outside of the mesh. No task uses it across an await.
     scratch: RefCell<Box<[u8]>>,
 }
 
 #[derive(Debug)]
 struct Flow {
     original: SocketAddr,
-    /// Its route, once that is resolved.
+    /// The flow's route, once it is resolved.
     route: OnceCell<Route>,
     path: RefCell<Path>,
     task: RefCell<Option<AbortHandle>>,
@@ -94,12 +95,12 @@ struct MeshFlow {
     peer: Rc<Peer>,
     connection: Connection,
     number: u64,
-    /// Dropping this stream makes the server end the flow.
+    /// When this stream is dropped, the server ends the flow.
     _sends: SendStream,
     receives: RecvStream,
 }
 
-/// The permission for one flow that leaves the mesh; dropping it gives the place back.
+/// The permission for one flow that leaves the mesh. When it is dropped, another flow may leave the mesh.
 struct OutsidePlace(Rc<Cell<usize>>);
 
 /// Why a flow was not opened.
@@ -273,7 +274,7 @@ impl Outbound {
         }
     }
 
-    /// Sets the path of a flow that was opening, and sends the datagrams that waited for it.
+    /// Sets the path of a flow, which was being opened until now, and sends the datagrams that waited for it.
     fn goes_by(&self, flow: &Flow, path: Path) {
         if let Path::Opening(waiting) = flow.path.replace(path) {
             waiting.iter().for_each(|payload| self.send(flow, payload));
@@ -304,7 +305,7 @@ impl Outbound {
         }
     }
 
-    /// Spawns a task that delivers the datagrams of a connection until that ends.
+    /// Spawns a task that delivers the datagrams of a connection until the connection ends.
     fn deliver_from(self: &Rc<Self>, peer: &Rc<Peer>, connection: &Connection) {
         let (outbound, peer, connection) = (Rc::clone(self), Rc::clone(peer), connection.clone());
         spawn_contained(async move {
@@ -341,7 +342,7 @@ impl Outbound {
         match socket.try_recv(&mut scratch) {
             Ok(length) => self.deliver(key, scratch.get(..length).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nothing listens at that address; something may later.
+            // Nothing listens at that address now, but something may later.
             Err(error) => {
                 tracing::debug!(%error, client = %key.client, "a server outside of the mesh");
             }
@@ -349,7 +350,7 @@ impl Outbound {
     }
 
     fn deliver(&self, key: FlowKey, payload: &[u8]) {
-        // The look-up also marks the flow as used: datagrams of the server keep it from expiring.
+        // The look-up also marks the flow as used, so that datagrams of the server keep the flow from expiring.
         if self.flows.borrow().get(&key, Instant::now()).is_none() {
             return self.counts.count(Count::OutboundUnknown);
         }
@@ -390,7 +391,7 @@ impl Outbound {
 }
 
 impl Flow {
-    /// Ends its task, which drops its connection or socket.
+    /// Ends the flow's task, which drops its connection or socket.
     fn end(&self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -406,7 +407,7 @@ impl MeshFlow {
     ) -> Result<Self, NotOpened> {
         let (mut sends, receives) = connection.open_bi().await?;
         let number = sends.id().index();
-        // Must happen before the server can answer.
+        // This must happen before the server can answer.
         peer.flows.borrow_mut().insert(number, key);
         let written = sends.write_all(&opening.encode()).await;
         let mut flow = Self { peer, connection, number, _sends: sends, receives };

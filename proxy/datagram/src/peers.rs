@@ -30,7 +30,7 @@ pub(crate) struct Peers {
     credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     counts: Rc<Counts>,
     known: RefCell<HashMap<(SocketAddr, Identity), Rc<Peer>>>,
-    /// Connections that new flows do not use, because there is a newer certificate.
+    /// Connections that new flows do not use any more, because there is a newer certificate.
     former: RefCell<Vec<Rc<Peer>>>,
 }
 
@@ -75,7 +75,7 @@ impl Peers {
         Self { endpoints, credentials, counts, known, former }
     }
 
-    /// The peer at an address. Its connection may have to be made.
+    /// The peer at an address. It may not have a connection yet.
     pub(crate) fn peer(
         &self,
         address: SocketAddr,
@@ -106,8 +106,8 @@ impl Peers {
         Ok(peer)
     }
 
-    /// The connection of a peer, with `true` for the one caller that has made it. If it cannot be made, the next caller
-    /// tries again.
+    /// The connection of a peer; `true` for the one caller that has made the connection. If it cannot be made, the next
+    /// caller tries again.
     pub(crate) async fn connection(&self, peer: &Peer) -> Result<(Connection, bool), NoConnection> {
         let is_new = Cell::new(false);
         let made = peer.made.get_or_try_init(|| async {

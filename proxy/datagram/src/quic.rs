@@ -25,11 +25,12 @@ use crate::bounds::{
 };
 use crate::ids::{MarkedIds, ProcessMark};
 
-/// The flow-control window of a stream, with room to spare: a stream carries the ports of a flow, and one byte back.
+/// The flow-control window of a stream. It is more than enough, because a stream carries the ports of a flow, and one
+/// byte back.
 const STREAM_WINDOW: u32 = 64;
-/// Bytes of packets that are kept for a connection that is not accepted yet: more than a handshake sends.
+/// How many bytes of packets are kept for a connection that is not accepted yet: more than a handshake sends.
 const INCOMING_BYTES: u64 = 16 * 1024;
-/// A server name that no certificate is checked for, because servers are verified by their identity.
+/// The server name of all handshakes. No certificate is checked for it, because servers are verified by their identity.
 const NO_NAME: &str = "leno.invalid";
 
 /// The endpoints of one worker.
@@ -94,14 +95,14 @@ impl Endpoints {
         }
     }
 
-    /// Waits until the peers know: until then each of their packets is answered with the end of its connection.
+    /// Waits until the peers know. Until then each of their packets is answered with the close of its connection.
     pub(crate) async fn closed(&self) {
         let all = async {
             for endpoint in self.each() {
                 endpoint.wait_idle().await;
             }
         };
-        // A peer that was not informed by then notices its idle timeout.
+        // A peer that does not know by then ends the connection at its idle timeout.
         let _late = timeout(CLOSING, all).await;
     }
 }
@@ -143,7 +144,8 @@ fn transport() -> TransportConfig {
     transport
 }
 
-/// Runs the tasks of QUIC on the calling thread, contained: a panic only ends the connection that it belongs to.
+/// Runs the tasks of QUIC on the calling thread. Each is contained: a panic only ends the connection to which it
+/// belongs.
 #[derive(Debug)]
 struct ThisThread;
 

@@ -7,9 +7,9 @@ use crate::wire;
 /// Why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    /// It is larger than the path allows.
+    /// The datagram is larger than the path allows.
     TooLarge,
-    /// The connection's queue is full. The queued datagrams are older, but no less useful.
+    /// The connection's queue is full. The queued datagrams are older, but just as useful.
     Congested,
     /// The connection has ended.
     Ended,

@@ -1,9 +1,9 @@
 //! The sockets of a worker, in the network namespace of its workload.
 //!
 //! A proxy that takes over opens sockets on the same ports before the earlier one has closed its own (`SO_REUSEPORT`,
-//! which the kernel permits only to processes of one user). The kernel then distributes packets between both as these
-//! sockets tell it. This works for two processes: with a third one some packets are lost until one of them has closed
-//! its sockets.
+//! which the kernel permits only to processes of one user). The kernel then distributes packets between both processes
+//! as these sockets demand. This works for two processes. If there is a third, some packets are lost until one of them
+//! has closed its sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,8 +13,8 @@ use socket2::Socket;
 
 use crate::ids::ProcessMark;
 
-/// The receive buffer of a socket, in bytes, until this worker reads it: bursts of some thousand datagrams. The kernel
-/// caps it at `net.core.rmem_max`.
+/// The receive buffer of a socket, in bytes. It holds bursts of some thousand datagrams until this worker reads them.
+/// The kernel limits it to `net.core.rmem_max`.
 const RECEIVE_BUFFER: usize = 1 << 20;
 /// The index of the second process among the sockets of a port.
 const SECOND: u32 = 1;
@@ -34,14 +34,14 @@ pub async fn bind_captured(is_ipv6: bool, port: u16) -> io::Result<UdpSocket> {
 /// socket.
 ///
 /// # Errors
-/// Those of [`bind_captured`].
+/// The errors of [`bind_captured`].
 pub async fn bind_quic(is_ipv6: bool, port: u16, mark: ProcessMark) -> io::Result<UdpSocket> {
     let socket = bind(is_ipv6, port).await?;
     steer_connections(&socket, mark.bytes())?;
     Ok(socket.into())
 }
 
-/// A socket that is connected to `to`: the kernel drops packets from other addresses.
+/// A socket that is connected to `to`, so that the kernel drops packets from other addresses.
 pub(crate) async fn connected(
     from: Option<IpAddr>,
     to: SocketAddr,
@@ -49,7 +49,7 @@ pub(crate) async fn connected(
     let socket = leno_transport::udp(to.is_ipv6()).await?;
     if let Some(from) = from {
         if from.is_ipv6() {
-            // The stand-in address is local by a route, and not assigned to an interface.
+            // The stand-in address is local only by a route, and not assigned to an interface.
             socket.set_freebind_v6(true)?;
         }
         socket.bind(&SocketAddr::new(from, 0).into())?;

@@ -1,7 +1,8 @@
-//! A bounded table of flows: if it is full, a flow that was not used recently is evicted.
+//! A table with a limited number of flows. If it is full, a flow that was not used recently is removed for a new one.
 //!
-//! It is chosen like a page by the clock algorithm: a flow that was used since the hand passed it gets another round.
-//! So a datagram costs one flag, and a new flow a few steps.
+//! The flow is chosen by the clock algorithm, which operating systems use to replace memory pages. A hand moves over
+//! the flows in a circle; a flow that was used since the hand last passed it is kept for another round. So a datagram
+//! only sets a flag, and a new flow costs a few steps of the hand.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -10,13 +11,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Values by key, with a bound on their number.
+/// A table of values by key, with a limited number of entries.
 #[derive(Debug)]
 pub(crate) struct FlowTable<K, V> {
     most: usize,
     next: u64,
     flows: HashMap<K, Entry<V>>,
-    /// The keys in the order of the hand, with the numbers of their entries, which may be gone.
+    /// The keys in the order in which the hand passes them, with the numbers of their entries, which may no longer
+    /// exist.
     order: VecDeque<(K, u64)>,
 }
 
@@ -46,14 +48,15 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         Some(&entry.value)
     }
 
-    /// Adds a value under a key that has none; returns its number, and the value that was evicted for it.
+    /// Adds a value under a key that is not in the table. Returns the number of the new entry, and the value that was
+    /// removed for it.
     pub(crate) fn insert(&mut self, key: K, value: V, now: Instant) -> (u64, Option<V>) {
         let evicted = if self.flows.len() >= self.most { self.evict() } else { None };
         let number = self.next;
         self.next = self.next.wrapping_add(1);
         let (used_at, has_chance) = (Cell::new(now), Cell::new(false));
         self.flows.insert(key.clone(), Entry { value, number, used_at, has_chance });
-        // Removes keys of entries that are gone.
+        // Remove the keys of entries that no longer exist.
         if self.order.len() >= self.most.saturating_mul(2) {
             self.order.retain(|(key, number)| {
                 self.flows.get(key).is_some_and(|entry| entry.number == *number)
@@ -77,13 +80,13 @@ impl<K: Clone + Eq + Hash, V> FlowTable<K, V> {
         self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
     }
 
-    /// Removes the values for which the predicate is true.
+    /// Removes the values for which `is_over` returns true.
     pub(crate) fn take_if(&mut self, is_over: impl Fn(&V) -> bool) -> Vec<V> {
         let over = |_: &K, entry: &mut Entry<V>| is_over(&entry.value);
         self.flows.extract_if(over).map(|(_, entry)| entry.value).collect()
     }
 
-    /// Removes all.
+    /// Removes all values, and returns them.
     pub(crate) fn clear(&mut self) -> Vec<V> {
         self.order.clear();
         self.flows.drain().map(|(_, entry)| entry.value).collect()
@@ -128,7 +131,7 @@ mod tests {
         table.insert('b', 2, now);
         assert_eq!(table.get(&'a', now), Some(&1));
         assert_eq!(table.insert('c', 3, now).1, Some(2));
-        // All were used since the hand passed, so it makes a whole round.
+        // All were used since the hand last passed them, so it makes a whole round.
         assert!(table.get(&'a', now).is_some() && table.get(&'c', now).is_some());
         assert!(table.insert('d', 4, now).1.is_some());
         assert_eq!(table.len(), 2);

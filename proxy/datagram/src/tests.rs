@@ -1,5 +1,5 @@
-//! Tests two proxies in one process, with certificates of a real authority, between sockets of applications on
-//! loopback.
+//! Tests two proxies in one process. Their certificates are from a real authority, and their applications use sockets
+//! on loopback.
 
 mod ca;
 mod certificates;
@@ -35,13 +35,13 @@ const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 const SERVER: &str = "127.0.0.2";
 /// The address that an application sees as its client.
 const STAND_IN: &str = "127.0.0.3";
-/// The address that the client's application sends to.
+/// The address to which the client's application sends.
 const PLACEHOLDER: &str = "127.64.0.1";
-/// Longest wait for an expected event.
+/// The longest wait for an expected event.
 const SOON: Duration = Duration::from_secs(20);
 /// The interval of repeated sends, because datagrams may be lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How late a second answer may be.
+/// How much later than the first answer another answer may arrive.
 const LATE: Duration = Duration::from_millis(50);
 /// How long to wait for an event that must not happen.
 const NEVER: Duration = Duration::from_millis(300);
@@ -54,7 +54,7 @@ fn identity(text: &str) -> Identity {
     text.parse().unwrap()
 }
 
-/// Runs a test as a worker runs its tasks.
+/// Runs a test in the way in which a worker runs its tasks.
 fn run(test: impl Future<Output = ()>) {
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default()).unwrap();
@@ -89,7 +89,7 @@ impl Routes for Map {
 /// A gate whose decision a test can change.
 #[derive(Clone, Debug)]
 struct TestGate {
-    /// A change ends the flows that were permitted before.
+    /// The present refusal, or none. A change ends the flows that were permitted before.
     refusal: watch::Sender<Option<Refusal>>,
     application: Rc<RefCell<Vec<SocketAddr>>>,
     asked: Rc<RefCell<Vec<Asked>>>,
@@ -104,7 +104,7 @@ impl Gate for TestGate {
                 return Err(refusal);
             }
             let revoked = async move {
-                // If the gate was dropped, nothing changes any more.
+                // If the gate was dropped, its decision can no longer change.
                 let _changed = changes.changed().await;
             };
             let application = self.application.borrow().clone();
@@ -113,7 +113,7 @@ impl Gate for TestGate {
     }
 }
 
-/// A proxy.
+/// A proxy and its datagrams.
 struct Proxy {
     datagrams: Datagrams,
     map: Map,
@@ -124,7 +124,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// `port`: the port of QUIC at this proxy, 0 for any; `of_others`: the port at other proxies.
+    /// Starts a proxy. `port` is its port for QUIC, 0 for any; `of_others` is the port of other proxies.
     fn start(at: &str, (port, of_others): (u16, u16), keyring: Keyring) -> Self {
         let captured = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let mark = ProcessMark::random();

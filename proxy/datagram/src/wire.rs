@@ -5,9 +5,9 @@
 //!              server ─► ACCEPTED, or a reset with a Refusal
 //!  datagram    varint: number of the stream, payload
 //! ```
-//! The addresses are those of the connection, so a client cannot claim another source, and cannot reach another address
-//! than the one that it has connected to. A varint is that of QUIC (RFC 9000 section 16). The number of a stream is its
-//! identifier without the two bits of its type, as in RFC 9297 section 2.1.
+//! The addresses are those of the connection, so a client can neither claim another source nor reach another address
+//! than the one to which it has connected. A varint is a number in QUIC's encoding (RFC 9000 section 16). The number of
+//! a stream is its identifier without the two bits of its type, as in RFC 9297 section 2.1.
 
 use std::num::NonZeroU16;
 
@@ -17,7 +17,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 pub(crate) const ACCEPTED: u8 = 1;
 /// The length of a client's request for a flow.
 pub(crate) const OPENING_BYTES: usize = 4;
-/// Most bytes of the number of a flow.
+/// The largest number of bytes that the number of a flow takes.
 const MAX_VARINT: usize = 8;
 
 /// The request of a client's proxy for a flow.
@@ -75,7 +75,7 @@ impl Refusal {
         Self::ALL.into_iter().find(|refusal| u64::from(refusal.code()) == code)
     }
 
-    /// For logs.
+    /// The reason in words, for logs.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl Opening {
         [a, b, c, d]
     }
 
-    /// `None` if a port is zero.
+    /// Decodes a request; `None` if a port is zero.
     pub(crate) fn decode([a, b, c, d]: [u8; OPENING_BYTES]) -> Option<Self> {
         let port = |bytes| NonZeroU16::new(u16::from_be_bytes(bytes));
         Some(Self { client: port([a, b])?, server: port([c, d])? })

@@ -1,12 +1,12 @@
-//! Certificates of the application itself, which its proxy serves by the SPIFFE Workload API.
+//! Serves certificates to the application itself, which gets them from its proxy over the SPIFFE Workload API.
 //!
 //! ```text
 //!  application ── Unix socket in a volume of the pod ──► serve ──► ApplicationIdentity ── token ──► control plane
 //!                                                          ▲              (a key of its own)
 //!                       certificate, key, trust bundles ───┘ again whenever one of them is replaced
 //! ```
-//! The socket is in a volume of the pod, so that each caller is a process of that pod, and is given the identity of the pod's
-//! service account without a look at the process.
+//! The socket is in a volume of the pod, so every caller is a process of that pod. It gets the identity of the pod's
+//! service account without a check of the process.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,30 +31,32 @@ use tonic::{Extensions, Status};
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// Most connections: an application has one or two, and the processes of a pod are few.
+/// How many connections there may be. An application has one or two, and a pod has few processes.
 const MAX_CONNECTIONS: usize = 16;
-/// Bytes of the fields of a request.
+/// How many bytes the fields of a request may have.
 const MAX_HEAD: u32 = 16 << 10;
-/// Bytes of answers that wait in a connection.
+/// The largest number of bytes of responses that wait to be sent on a connection.
 const MAX_SENT: usize = 256 << 10;
-/// Between two PINGs, and the longest wait for the answer to one: a client that was stopped holds no connection.
+/// The time between two PINGs, and the longest wait for the reply to one. The connection of a stopped process is closed
+/// in this way.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest wait for the first call of a connection: PINGs begin with the protocol, which a client may never speak.
+/// The longest wait for the first call of a connection: PINGs are only sent once the client speaks HTTP/2, which it may
+/// never do.
 const FIRST_CALL: Duration = Duration::from_secs(10);
-/// Longest wait for the first certificate: after that a client learns that there is none, and repeats its call.
+/// The longest wait for the first certificate: after that the call fails, and the client repeats it.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 
-/// The identity of a workload with a key that is the application's own. Cheap to clone.
+/// The identity of a workload with a separate key for the application. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ApplicationIdentity {
     identity: IdentityClient,
-    /// Whether a call was ever made: no certificate is requested before.
+    /// Whether a call was ever made. Before the first call, no certificate is requested.
     is_wanted: watch::Sender<bool>,
     counts: Arc<Counts>,
 }
 
-/// What was served.
+/// Counters of what was served.
 #[derive(Debug, Default)]
 struct Counts {
     connections: AtomicU64,
@@ -63,16 +65,16 @@ struct Counts {
     svids: AtomicU64,
 }
 
-/// What was served, as numbers.
+/// The values of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplicationCounts {
-    /// Open connections.
+    /// Connections that are open.
     pub connections: u64,
-    /// Connections closed at once, because there were [`MAX_CONNECTIONS`](self).
+    /// Connections that were closed at once, because there were already [`MAX_CONNECTIONS`](self).
     pub refused: u64,
-    /// Connections closed because they made no call in time.
+    /// Connections that were closed because they made no call in time.
     pub silent: u64,
-    /// Certificates sent.
+    /// Certificates that were sent.
     pub svids: u64,
 }
 
@@ -86,15 +88,15 @@ impl ApplicationIdentity {
         &self.identity
     }
 
-    /// Gets certificates and renews them from the first call on, for as long as the future is polled.
+    /// Once the first call was made, gets certificates and renews them, for as long as the future is polled.
     pub(crate) async fn run(&self) -> Infallible {
         let mut is_wanted = self.is_wanted.subscribe();
-        // The sender lives as long as `self`. What is returned holds the lock of the value.
+        // The sender lives as long as `self`. The result holds the lock of the value, so it is dropped.
         drop(is_wanted.wait_for(|is_wanted| *is_wanted).await);
         self.identity.clone().run().await
     }
 
-    /// What was served so far.
+    /// The numbers so far.
     #[must_use]
     pub fn counts(&self) -> ApplicationCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -107,7 +109,8 @@ impl ApplicationIdentity {
         }
     }
 
-    /// Serves the Workload API on a socket that only processes of the workload reach, for as long as the future is polled.
+    /// Serves the Workload API on a socket to which only processes of the workload can connect, for as long as the
+    /// future is polled.
     pub async fn serve(self, listener: UnixListener) -> Infallible {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -132,7 +135,7 @@ impl ApplicationIdentity {
         let api = SpiffeWorkloadApiServer::new(WorkloadApi(self));
         let service = service_fn(move |request| {
             called.notify_one();
-            // It is always ready.
+            // This service is always ready.
             api.clone().call(request)
         });
         let mut server = http2::Builder::new(TokioExecutor::new());
@@ -162,7 +165,7 @@ impl ApplicationIdentity {
         }
     }
 
-    /// Answers a call now, and whenever the answer has changed.
+    /// Answers a call now, and again whenever the answer has changed.
     fn follow<T: Clone + PartialEq + Send + 'static>(&self, call: Call<T>) -> AnswerStream<T> {
         self.is_wanted.send_if_modified(|is_wanted| !std::mem::replace(is_wanted, true));
         let certificates = self.identity.certificates();
@@ -187,14 +190,14 @@ impl ApplicationIdentity {
         let is_there = timeout(FIRST_WAIT, certificates.wait_for(fits)).await.is_ok();
         if !is_there {
             let reason = "the control plane has issued no certificate that holds: see the log of the pod's proxy";
-            // A client that has gone needs none.
+            // If the client has gone, it needs no error.
             let _gone = responses.send(Err(Status::unavailable(reason))).await;
             return;
         }
         let mut last = None;
         loop {
             let certificate = certificates.borrow_and_update().clone();
-            // What fits no longer is not sent again, either: the next one is on its way.
+            // A certificate that is no longer valid is not sent again; its successor will follow.
             if let Some(certificate) = certificate.filter(|one| (call.fits)(one)) {
                 let next = match (call.answer)(&certificate) {
                     Ok(next) => next,
@@ -218,9 +221,9 @@ impl ApplicationIdentity {
     }
 }
 
-/// What a call is answered with.
+/// How a kind of call is answered.
 struct Call<T> {
-    /// Whether it can be answered by this certificate.
+    /// Whether the call can be answered from this certificate.
     fits: fn(&Certificate) -> bool,
     answer: fn(&Certificate) -> Result<T, Status>,
     /// Counts an answer.
@@ -228,7 +231,8 @@ struct Call<T> {
 }
 
 const SVIDS: Call<X509svidResponse> = Call {
-    // It stays until its successor has been issued. Peers refuse it by then.
+    // The identity client keeps a certificate until its successor has been issued, even if it has expired or was
+    // revoked. Peers refuse it then.
     fits: |one| one.not_after > SystemTime::now() && !one.is_revoked(&one.revoked),
     answer: svid,
     sent: |counts| {
@@ -236,7 +240,7 @@ const SVIDS: Call<X509svidResponse> = Call {
     },
 };
 
-/// Roots hold whatever became of the certificate that they came with.
+/// Trust bundles remain valid even if the certificate that they came with does not.
 const BUNDLES: Call<X509BundlesResponse> =
     Call { fits: |_| true, answer: bundles, sent: |_counts| () };
 
@@ -254,7 +258,7 @@ fn svid(certificate: &Certificate) -> Result<X509svidResponse, Status> {
     Ok(X509svidResponse { svids: vec![svid], crl: Vec::new(), federated_bundles })
 }
 
-/// One more connection, until it is dropped.
+/// An open connection, counted until this is dropped.
 struct Counted(Arc<Counts>);
 
 impl Drop for Counted {

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Doubles from a first to a longest wait. Each wait is drawn at random from its upper half, so
-/// that proxies that lost their control plane at the same time do not reconnect at the same time.
+/// A wait that doubles from the first to the longest. Each wait is drawn at random from its upper half, so that proxies
+/// that lost their control plane at the same time do not reconnect at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -30,10 +30,10 @@ impl Backoff {
     }
 }
 
-/// A number from 0 to below 1. The system seeds it once per thread; it differs at every call.
+/// A random number from 0 to below 1, which differs at every call. The system seeds the generator once per thread.
 pub(crate) fn random_fraction() -> f64 {
     let random = RandomState::new().hash_one(0_u8);
-    // A double represents 53 bits exactly.
+    // A double can represent 53 bits exactly.
     (random >> 11) as f64 / (1_u64 << 53) as f64
 }
 

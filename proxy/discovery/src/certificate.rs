@@ -13,42 +13,44 @@ use x509_parser::parse_x509_certificate;
 pub struct Certificate {
     /// The chain in DER, leaf first, without the root.
     pub chain_der: Vec<Vec<u8>>,
-    /// The private key, PKCS #8 in DER. This proxy, or the server of a Workload API on its machine, made it; it is never sent
-    /// anywhere.
+    /// The private key, PKCS #8 in DER. It was made by this proxy, or by the server of a Workload API on its machine,
+    /// and never leaves the machine.
     pub key_der: Vec<u8>,
     /// The roots that the control plane has published, in DER.
     pub published_der: Vec<Vec<u8>>,
-    /// Roots that hold whatever the control plane publishes, because they came with a certificate of a Workload API, in DER.
-    /// Empty for a certificate of the control plane.
+    /// Roots that came with a certificate of a Workload API, in DER. They stay valid whatever the control plane
+    /// publishes. Empty for a certificate of the control plane.
     pub lasting_der: Vec<Vec<u8>>,
     /// When the leaf expires.
     pub not_after: SystemTime,
-    /// The key that signed the leaf, as the control plane calls it; empty if that is of an earlier release. A certificate of a
-    /// Workload API does not depend on the control plane's key: it has whichever signs now, so that no rotation waits for it.
+    /// The control plane's name for the key that signed the leaf; empty if the control plane is of an earlier release.
+    /// A certificate of a Workload API is not signed by the control plane; it gets the name of the key that signs now,
+    /// so that no rotation waits for it.
     pub issuer: String,
-    /// Certificates of peers that are accepted no longer.
+    /// Certificates of peers that are no longer accepted.
     pub revoked: Revocations,
     /// The roots of other trust domains whose workloads are accepted.
     pub federated: FederatedRoots,
 }
 
 impl Certificate {
-    /// The trust bundle in DER: all roots that peers are verified with.
+    /// The trust bundle in DER, which consists of all roots that verify peers.
     #[must_use]
     pub fn roots_der(&self) -> Vec<Vec<u8>> {
         let published = self.published_der.iter().filter(|root| !self.lasting_der.contains(root));
         self.lasting_der.iter().chain(published).cloned().collect()
     }
 
-    /// What its use acknowledges to the control plane: the hash of the published roots that peers are verified with, and the key
-    /// that signed it. Roots that came with a certificate of a Workload API are not the control plane's to replace: they
-    /// would differ from what it has published for as long as that API is away.
+    /// What the proxy acknowledges to the control plane when it uses this certificate: the hash of the published roots
+    /// that peers are verified with, and the key that signed the certificate. Roots of a Workload API are not part of
+    /// it: the control plane cannot replace them, and while that API is unreachable they may differ from the roots that
+    /// the control plane has published.
     #[must_use]
     pub fn acknowledged(&self) -> (String, String) {
         (bundle_hash(&self.published_der), self.issuer.clone())
     }
 
-    /// The same under the trust bundle that the control plane has published.
+    /// The same certificate with the trust bundle that the control plane has published.
     pub(crate) fn under(&self, bundle: &TrustBundle) -> Self {
         let published_der = bundle.roots.iter().map(|root| root.to_vec()).collect();
         let issuer = if self.lasting_der.is_empty() { &self.issuer } else { &bundle.issuer };
@@ -57,13 +59,13 @@ impl Certificate {
         Self { published_der, issuer, revoked, federated, ..self.clone() }
     }
 
-    /// Whether it is to be renewed early: another key signs now, or it was revoked.
+    /// Whether the certificate must be renewed early, because another key signs now or because it was revoked.
     pub(crate) fn is_outdated(&self, bundle: &TrustBundle) -> bool {
         let is_of_another = !bundle.issuer.is_empty() && bundle.issuer != self.issuer;
         is_of_another || self.is_revoked(&bundle.revoked)
     }
 
-    /// The SPIFFE ID in it.
+    /// The SPIFFE ID in the certificate.
     pub(crate) fn id(&self) -> Option<String> {
         let (_, leaf) = parse_x509_certificate(self.chain_der.first()?).ok()?;
         let names = leaf.subject_alternative_name().ok()??;
@@ -73,7 +75,7 @@ impl Certificate {
         })
     }
 
-    /// Whether it is one of these.
+    /// Whether the certificate is one of these.
     pub(crate) fn is_revoked(&self, revoked: &Revocations) -> bool {
         if revoked.is_empty() {
             return false;
@@ -93,7 +95,7 @@ impl Certificate {
 }
 
 impl fmt::Debug for Certificate {
-    /// Leaves the key out.
+    /// Omits the private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificate")
             .field("chain", &self.chain_der.len())

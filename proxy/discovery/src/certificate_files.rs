@@ -1,12 +1,12 @@
-//! A certificate that a kubelet requests, renews and puts into files (`podCertificate` of a projected volume).
+//! A certificate that a kubelet requests, renews and writes to files (`podCertificate` of a projected volume).
 //!
 //! ```text
 //!   read the files ── usable ──► in use ── the files change, another key signs, it is revoked or ends ──┐
 //!        ▲  └── not ──► one by the token, renewed by it ── the files change and are usable ─────────────┤
 //!        └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! A kubelet renews at its own time. What cannot wait for that, a rotation of the root or a revocation, gets a certificate by
-//! the token, until the files have a newer one.
+//! The kubelet decides when it renews. If a certificate must be replaced sooner, after a rotation of the root or a
+//! revocation, the proxy requests one with its token and uses that until the files have a newer one.
 
 use std::convert::Infallible;
 use std::io::Read;
@@ -27,29 +27,30 @@ use x509_parser::prelude::FromDer;
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// How often the files are read. A kubelet replaces them hours before the certificate ends.
+/// How often the files are read. A kubelet replaces them hours before the certificate expires.
 const POLL: Duration = Duration::from_secs(2);
-/// Longest file.
+/// The longest file in bytes.
 const MAX_FILE: u64 = 256 * 1024;
-/// Most certificates of a file.
+/// The largest number of certificates in a file.
 const MAX_CERTIFICATES: usize = 100;
-/// The share of its life at the end of which a certificate is replaced by one of the token: its kubelet should have renewed it
-/// long before.
+/// In the last eighth of its life, the certificate of the files is replaced by one that is requested with the token.
+/// The kubelet should have renewed it long before.
 const LAST_PART: u32 = 8;
 
-/// Refusals of the control plane that count: one may be of a connection that ended with it.
+/// After this many refusals by the control plane the certificate is not used: a single one may only mean that the
+/// control plane has ended with its connections.
 const REFUSALS: usize = 2;
-/// How long a refused certificate is not tried again.
+/// How long a refused certificate is not used.
 const REFUSED: Duration = Duration::from_mins(5);
 
-/// The files of a certificate, and whose it has to be.
+/// The files of a certificate, and the identity that it must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The private key (PKCS #8), then the certificate and those up to the root, in PEM.
+    /// The private key (PKCS #8), then the chain from the certificate up to the root, in PEM.
     pub credentials: PathBuf,
     /// The mesh's roots, in PEM.
     pub roots: PathBuf,
-    /// The identity that the certificate has to name.
+    /// The identity that the certificate must contain.
     pub identity: Identity,
 }
 
@@ -70,7 +71,8 @@ enum Unusable {
     Refused(PathBuf),
 }
 
-/// Keeps a certificate, of the files where they have one that is usable, for as long as the future is polled.
+/// Keeps a certificate in use: that of the files if it is usable, else one that is requested with the token. Runs for
+/// as long as the future is polled.
 pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) -> Infallible {
     let mut refusals = Refusals::default();
     loop {
@@ -79,7 +81,7 @@ pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) ->
                 let remaining = certificate.not_after.duration_since(SystemTime::now());
                 let remaining_s = remaining.unwrap_or_default().as_secs();
                 tracing::info!(remaining_s, "certificate taken from the kubelet's files");
-                // A refusal of an earlier certificate says nothing of this one.
+                // A refusal of an earlier certificate does not apply to this one.
                 client.forget_refusal().await;
                 client.take(certificate.clone());
                 tokio::select! {
@@ -102,16 +104,17 @@ pub(crate) async fn follow(client: &IdentityClient, files: &CertificateFiles) ->
     }
 }
 
-/// How the control plane has refused the files' certificate. It may have broken off a connection because it ended, so that one
-/// refusal counts for nothing, and several count for a while.
+/// Whether the control plane refuses the files' certificate. A broken connection looks like a refusal, and may only
+/// mean that the control plane has ended. So one refusal is ignored; after several, the certificate is not used for a
+/// while.
 #[derive(Default)]
 struct Refusals {
-    /// The chain that was refused, and when.
+    /// The chain that was refused last, and when.
     last: Option<(Vec<Vec<u8>>, Instant)>,
 }
 
 impl Refusals {
-    /// Returns when the control plane has refused the certificate in use twice.
+    /// Returns when the control plane has twice refused the certificate in use.
     async fn are_many(&self, client: &IdentityClient) {
         for _ in 0..REFUSALS {
             client.refused().await;
@@ -128,7 +131,7 @@ impl Refusals {
     }
 }
 
-/// Returns when the files have another certificate than this one, or this one ends soon.
+/// Returns when the files contain another certificate, or when `current` ends soon.
 async fn replaced(client: &IdentityClient, files: &CertificateFiles, current: &Certificate) {
     loop {
         sleep(POLL).await;
@@ -139,13 +142,13 @@ async fn replaced(client: &IdentityClient, files: &CertificateFiles, current: &C
         }
         match read(files, now, client.has_bundle()) {
             Ok(next) if next.chain_der == current.chain_der => {
-                // The control plane's roots count once it has sent some.
+                // Once the control plane has sent its roots, those of the files are ignored.
                 if !client.has_bundle() && next.published_der != current.published_der {
                     return;
                 }
             }
             Ok(_) => return,
-            // The last certificate stays in use until it ends soon.
+            // An unusable file changes nothing: the last certificate stays in use until it ends soon.
             Err(_) => {}
         }
     }
@@ -160,7 +163,7 @@ async fn becomes_usable(client: &IdentityClient, files: &CertificateFiles, refus
     }
 }
 
-/// The certificate of the files, if the control plane has nothing against it.
+/// The certificate of the files, if it is valid and the control plane accepts it.
 fn usable(
     client: &IdentityClient,
     files: &CertificateFiles,
@@ -176,7 +179,7 @@ fn usable(
     Ok(certificate)
 }
 
-/// Reads the files; those of the roots only where the control plane has not sent its own.
+/// Reads the files. The file of roots is only read if the control plane has not sent its own.
 fn read(
     files: &CertificateFiles,
     now: SystemTime,
@@ -221,14 +224,14 @@ fn roots(file: &Path) -> Result<Vec<Vec<u8>>, Unusable> {
     certificates(&text(file)?).ok_or_else(|| Unusable::Content(file.to_owned(), reason))
 }
 
-/// From when to when a certificate is valid.
+/// The period in which a certificate is valid.
 struct Validity {
     begin: SystemTime,
     end: SystemTime,
 }
 
 impl Validity {
-    /// Whether the last part of its life has begun.
+    /// Whether the last part of this period has begun.
     fn ends_soon(&self, now: SystemTime) -> bool {
         let life = self.end.duration_since(self.begin).unwrap_or_default();
         self.end.duration_since(now).unwrap_or_default() <= life / LAST_PART
@@ -260,7 +263,7 @@ fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
     (1..=MAX_CERTIFICATES).contains(&read.len()).then_some(read)
 }
 
-/// Whether a certificate names this identity, and no other URI.
+/// Whether a certificate contains this identity as its only URI.
 fn names_alone(leaf: &X509Certificate<'_>, identity: &Identity) -> bool {
     let Ok(Some(names)) = leaf.subject_alternative_name() else { return false };
     let mut uris = names.value.general_names.iter().filter_map(|name| match name {
@@ -270,7 +273,7 @@ fn names_alone(leaf: &X509Certificate<'_>, identity: &Identity) -> bool {
     uris.next().is_some_and(|one| one.is_ok_and(|one| one == *identity)) && uris.next().is_none()
 }
 
-/// The key that has signed a certificate, as the control plane calls it.
+/// The control plane's name for the key that has signed a certificate.
 fn issuer(leaf: &X509Certificate<'_>) -> Option<String> {
     leaf.extensions().iter().find_map(|extension| match extension.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(id) => {

@@ -1,4 +1,5 @@
-//! The client of the control plane: gets a certificate, then discovery, and reconnects for ever.
+//! The client of the control plane: gets a certificate, then uses discovery, and reconnects whenever a connection is
+//! lost.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,11 +18,10 @@ use crate::leases::{self, Leases, Questions};
 use crate::settings::{CertificateSource, Settings};
 use crate::stream;
 
-/// First wait after the stream was lost. A control plane that restarts is back within a second.
+/// The first wait after the stream was lost. It is short because a control plane that restarts is back within a second.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait between attempts. Meanwhile the last state stays in use. But once the control plane
-/// is back, endpoints may be replaced within seconds, and a proxy that missed the update keeps
-/// dialling removed endpoints.
+/// The longest wait between attempts. Meanwhile the last state stays in use. But once the control plane is back,
+/// endpoints may be replaced within seconds, and a proxy that does not know this still connects to removed endpoints.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// The proxy's client of its control plane.
@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client, and the directory that it fills. Nothing happens before [`Client::run`].
+    /// A client, and the directory that it fills. The client does nothing before [`Client::run`].
     #[must_use]
     pub fn new(settings: Settings) -> (Self, Directory) {
         let settings = Arc::new(settings);
@@ -45,14 +45,14 @@ impl Client {
         (Self { settings, live, identity, application: None, questions }, directory)
     }
 
-    /// The certificate in use. `None` until the first was issued.
+    /// The certificate in use. `None` until the first certificate was issued.
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.identity.certificates()
     }
 
-    /// Certificates of the application's own, for the same identity, which this client gets from the first call on. `None` where
-    /// the proxy has no token by which the control plane issues them.
+    /// Certificates for the application, with the same identity and another key. This client requests them once the
+    /// application makes its first call. `None` if the proxy has no token with which to request them.
     pub fn application(&mut self) -> Option<ApplicationIdentity> {
         let token = self.settings.certificates.token()?.clone();
         let certificates = CertificateSource::Token(token);
@@ -62,15 +62,14 @@ impl Client {
         Some(application)
     }
 
-    /// Gets a certificate and renews it, and keeps the directory up to date. This is the work of
-    /// the proxy's control thread. It never ends by itself. Dropping the future ends it; the
-    /// directory keeps its state.
+    /// Gets a certificate and renews it, and keeps the directory up to date. The proxy's control thread runs this. It
+    /// never ends by itself. Dropping the future ends it; the directory keeps its state.
     pub async fn run(self) -> Infallible {
         let Self { settings, live, identity, application, questions } = self;
         let certificates = identity.certificates();
         let of_application = async {
             match &application {
-                // In a box, since few have one.
+                // In a box, because few proxies have one.
                 Some(application) => Box::pin(application.run()).await,
                 None => std::future::pending().await,
             }
@@ -87,8 +86,8 @@ impl Client {
     }
 }
 
-/// Puts every trust bundle that is sent into use. Of a bundle and the roots that came with a certificate, those that
-/// came last hold: a control plane that cannot be reached for discovery may still issue.
+/// Puts every trust bundle that the control plane sends into use. Roots also come with each certificate, and the newest
+/// roots are used, because a control plane that cannot be reached for discovery may still issue certificates.
 async fn trust(live: &Live, identities: &[&IdentityClient]) -> Infallible {
     let mut bundles = live.trust();
     loop {
@@ -108,8 +107,7 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
     loop {
         let waited = certificates.wait_for(Option::is_some).await.map(|issued| issued.clone());
         let Ok(certificate) = waited else {
-            // Cannot happen: the identity client owns the sender and runs beside this future for
-            // ever.
+            // This cannot happen: the identity client owns the sender, and it never ends.
             return std::future::pending().await;
         };
         let mut was_heard = false;
@@ -129,7 +127,8 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                 let begun = Instant::now();
                 let ended = stream::run(live, opened, || was_heard = true, reconnect);
                 let ended = ended.await;
-                // One that ends soon after its first answer may end so each time, at some cost to both sides.
+                // A stream that ends soon after its first response may do so again each time, so its successor waits
+                // longer.
                 if was_heard && begun.elapsed() >= LONGEST_WAIT {
                     backoff.reset();
                 }
@@ -143,7 +142,7 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                 // In TLS 1.3 the control plane refuses a certificate after the handshake, by
                 // closing the connection.
                 let refused = error.is_unauthenticated() || !was_heard && error.is_broken_off();
-                // A certificate that has expired is refused too, but by then it has been replaced.
+                // A certificate that has expired is refused, too, but it has already been replaced by then.
                 if refused && *certificates.borrow() == certificate {
                     identity.renew();
                 }

@@ -18,13 +18,14 @@ use crate::certificate::Certificate;
 use crate::settings::Settings;
 use crate::tls;
 
-/// Longest wait for TCP, TLS and HTTP/2 together. The control plane is near. If it takes longer it
-/// does not work, and another attempt follows.
+/// How long TCP, TLS and HTTP/2 together may take. The control plane is near. If it takes longer it does not work, and
+/// another attempt follows.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a silent connection is probed, and how long the reply may take. A control plane that
-/// vanished without closing is noticed within the sum of both.
+/// How often a silent connection is probed, and how long the reply may take. A control plane that vanished without
+/// closing the connection is noticed within the sum of both.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
-/// Sent as SNI and `:authority`. The certificate is checked for the SPIFFE ID instead.
+/// The name that is sent as SNI and `:authority`. It is not checked: the control plane's certificate must have its
+/// SPIFFE ID.
 const SERVER_NAME: &str = "leno-controller";
 
 /// Why there is no connection to the control plane.
@@ -33,16 +34,16 @@ pub enum ConnectError {
     /// The file with the roots cannot be read or holds no certificate.
     #[error("cannot use the roots in {0}")]
     Roots(PathBuf, #[source] io::Error),
-    /// Our own certificate or a root is unusable.
+    /// The proxy's own certificate or a root is unusable.
     #[error("cannot set up TLS")]
     Config(#[source] rustls::Error),
     /// The name does not resolve, or nothing listens there.
     #[error("cannot connect to {0}")]
     Tcp(String, #[source] io::Error),
-    /// TLS failed: the server is not this mesh's control plane, or it refuses our certificate.
+    /// TLS failed: the server is not this mesh's control plane, or it refuses the proxy's certificate.
     #[error("the TLS handshake with {0} failed")]
     Tls(SocketAddr, #[source] io::Error),
-    /// By this machine's clock the control plane's certificate does not hold yet, or no more.
+    /// By this machine's clock, the control plane's certificate is not valid yet or has expired.
     #[error(
         "the TLS handshake with {0} failed because of the time: check the clocks of this machine and of the control plane's"
     )]
@@ -55,8 +56,7 @@ pub enum ConnectError {
     Timeout,
 }
 
-/// Connects and authenticates the control plane. Presents the certificate `own` if there is
-/// one.
+/// Connects, and authenticates the control plane. Presents the certificate `own` if there is one.
 pub(crate) async fn connect(
     settings: &Settings,
     own: Option<&Certificate>,
@@ -64,7 +64,7 @@ pub(crate) async fn connect(
     connect_as(settings, own, own).await
 }
 
-/// The same, which trusts the roots of `current` and presents `own`.
+/// Like [`connect`], but trusts the roots of `current` and presents `own`.
 pub(crate) async fn connect_as(
     settings: &Settings,
     current: Option<&Certificate>,
@@ -74,7 +74,7 @@ pub(crate) async fn connect_as(
     let config = tls::config(roots, settings.trust_domain.control_plane(), own)
         .map_err(ConnectError::Config)?;
     let connector = TlsConnector::from(Arc::new(config));
-    // In a box, which ends with the handshake: several futures that last connect once.
+    // In a box that is freed after the handshake, because several long-lived futures each connect once.
     timeout(CONNECT_TIMEOUT, Box::pin(handshake(settings.authority(), connector)))
         .await
         .map_err(|_| ConnectError::Timeout)?
@@ -98,7 +98,7 @@ async fn handshake(
     ClientConnection::open(stream, Some(KEEP_ALIVE)).await.map_err(ConnectError::Http)
 }
 
-/// Whether the server's certificate was refused for its period alone.
+/// Whether the server's certificate was refused only because it has expired or is not valid yet.
 fn is_of_time(error: &io::Error) -> bool {
     use rustls::CertificateError as E;
     let refused = error.get_ref().and_then(|error| error.downcast_ref());
@@ -109,7 +109,7 @@ fn is_of_time(error: &io::Error) -> bool {
     )
 }
 
-/// The origin of requests, which a tonic client needs.
+/// The origin of requests, which tonic's clients need.
 pub(crate) fn origin() -> http::Uri {
     http::Uri::from_static("https://leno-controller")
 }

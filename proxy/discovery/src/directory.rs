@@ -1,4 +1,4 @@
-//! The directory: resolves addresses to services and workloads. Workers share it and watch entries.
+//! The directory, which resolves addresses to services and workloads. Workers share it and watch its entries.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -33,25 +33,24 @@ enum Kind {
 pub struct Status {
     /// Whether a stream to the control plane is open.
     pub connected: bool,
-    /// How long `connected` has had its value.
+    /// How long `connected` has had its present value.
     pub since: Duration,
-    /// Age of the state in use: zero while connected, else the time since the control plane last
-    /// sent something. A fixed directory has age zero.
+    /// The age of the state in use: zero while connected, otherwise the time since the control plane last sent
+    /// something. The age of a fixed directory is always zero.
     pub age: Duration,
-    /// Number of services and workloads held.
+    /// The number of services and workloads in the directory.
     pub resources: usize,
-    /// Number of addresses watched.
+    /// The number of watched addresses.
     pub addresses: usize,
-    /// Number of watches that were refused because of [`crate::MAX_WATCHED`] or
-    /// [`crate::MAX_LOOKED_UP`].
+    /// How many watches were refused because of [`crate::MAX_WATCHED`] or [`crate::MAX_LOOKED_UP`].
     pub refused: u64,
-    /// Number of responses of the control plane that were rejected, in part or as a whole.
+    /// How many responses of the control plane were rejected, in part or completely.
     pub nacks: u64,
-    /// Number of streams that were opened.
+    /// How many streams were opened.
     pub connects: u64,
 }
 
-/// State shared by the workers, which watch it, and the client, which fills it.
+/// The state that the workers watch and that the client fills.
 pub(crate) struct Live {
     instance: InstanceName,
     state: Mutex<State>,
@@ -67,7 +66,7 @@ pub(crate) struct Live {
 struct State {
     table: Table,
     watches: Watches,
-    /// The control plane has sent the list of services that workloads of the same identity use.
+    /// Whether the control plane has sent the list of services that workloads of the same identity use.
     uses_known: bool,
     connected: bool,
     changed: Instant,
@@ -75,14 +74,14 @@ struct State {
     refused: u64,
     nacks: u64,
     connects: u64,
-    /// What handshakes use, and whether that was not reported on this stream yet.
+    /// The certificate and trust bundle that handshakes use, and whether that must still be reported on this stream.
     in_use: Option<(TrustInUse, bool)>,
-    /// Issuers of tokens with unknown keys that were not reported yet: at most those of the server policy, and
-    /// [`MAX_UNKNOWN_KEYS`].
+    /// Issuers of tokens with unknown keys that were not reported yet. There are at most as many as the server policy
+    /// has, and at most [`MAX_UNKNOWN_KEYS`].
     unknown_keys: BTreeSet<String>,
 }
 
-/// Most issuers that wait to be reported. What is beyond it is reported with a later token.
+/// How many issuers may wait to be reported. Further issuers are reported with a later token.
 const MAX_UNKNOWN_KEYS: usize = 64;
 
 struct Fixed {
@@ -104,8 +103,7 @@ impl Directory {
         Self(Kind::Fixed(Arc::new(fixed)), Leases::none())
     }
 
-    /// Sets the server policy of a fixed directory. A live one gets its policy from the control
-    /// plane.
+    /// Sets the server policy of a fixed directory. Other directories get theirs from the control plane.
     #[must_use]
     pub fn with_server_policy(self, policy: ServerPolicy) -> Self {
         if let Kind::Fixed(fixed) = &self.0 {
@@ -114,30 +112,30 @@ impl Directory {
         self
     }
 
-    /// Watches what an address resolves to. The first watch of an address queries the control
-    /// plane. The receiver starts with the current value, which may be [`Resolution::Pending`].
+    /// Watches to what an address resolves. The first watch of an address queries the control plane. The receiver
+    /// starts with the current value, which may be [`Resolution::Pending`].
     ///
-    /// When the connection to the control plane is lost, receivers keep the last value. Each call
-    /// takes a lock for a moment, so keep the receiver and do not call this for every connection.
+    /// When the connection to the control plane is lost, receivers keep the last value. Each call takes a lock for a
+    /// short time, so keep the receiver instead of calling this for every connection.
     ///
-    /// At most [`crate::MAX_WATCHED`] addresses are watched. For one more, some addresses without
-    /// receivers are dropped. If all have receivers, an address that resolves to a service or
-    /// workload is watched nevertheless; any other is [`Resolution::Unknown`].
+    /// At most [`crate::MAX_WATCHED`] addresses are watched. To make room for one more, some addresses without
+    /// receivers are dropped. If all have receivers, an address that resolves to a service or workload is watched
+    /// nevertheless; any other address is [`Resolution::Unknown`].
     #[must_use]
     pub fn watch(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Outbound)
     }
 
-    /// Watches the address of a client. Any host that can connect causes such watches, so they have
-    /// their own limit, [`crate::MAX_LOOKED_UP`], and never take the room of addresses that the
-    /// workload dials. Beyond it the look-up stays [`Resolution::Pending`], and its sender is closed.
+    /// Watches the address of a client. Any host that can connect causes such watches, so they have a limit of their
+    /// own, [`crate::MAX_LOOKED_UP`], and never take the place of addresses that the workload dials. Beyond the limit,
+    /// the look-up stays [`Resolution::Pending`], and its sender is closed.
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Inbound)
     }
 
-    /// Watches the address of a client for the access log, with a limit of its own, [`crate::MAX_LOGGED`]: such a watch
-    /// lasts as long as the connection.
+    /// Watches the address of a client for the access log. Such watches have a limit of their own,
+    /// [`crate::MAX_LOGGED`], because they last as long as the connection.
     #[must_use]
     pub fn look_up_for_log(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Log)
@@ -167,9 +165,8 @@ impl Directory {
         }
     }
 
-    /// Waits until every service that workloads of the same identity use is resolved. A proxy that
-    /// becomes ready then serves its first calls without a wait. Returns at once for a fixed
-    /// directory.
+    /// Waits until every service that workloads of the same identity use is resolved. If a proxy is ready only then,
+    /// its first calls need not wait. Returns at once for a fixed directory.
     pub async fn prefetched(&self) {
         if let Kind::Live(live) = &self.0 {
             let mut prefetched = live.prefetched.subscribe();
@@ -188,8 +185,8 @@ impl Directory {
         }
     }
 
-    /// Acknowledges to the control plane that all handshakes from now on use this certificate and its roots. Does
-    /// nothing for a fixed directory.
+    /// Tells the control plane that all handshakes from now on use this certificate and its roots. Does nothing for a
+    /// fixed directory.
     pub fn uses(&self, certificate: &Certificate) {
         if let Kind::Live(live) = &self.0 {
             let (bundle, issuer) = certificate.acknowledged();
@@ -197,8 +194,8 @@ impl Directory {
         }
     }
 
-    /// Reports to the control plane that a token of this issuer names a key which the server policy does not have.
-    /// Takes a lock: call it rarely. Does nothing for a fixed directory.
+    /// Tells the control plane that a token of this issuer names a key which the server policy does not have. Takes a
+    /// lock, so call it rarely. Does nothing for a fixed directory.
     pub fn report_unknown_key(&self, issuer: &str) {
         if let Kind::Live(live) = &self.0 {
             live.report_unknown_key(issuer);
@@ -272,7 +269,7 @@ impl Live {
         self.wanted.notified().await;
     }
 
-    /// No panic can leave the state half changed, so a poisoned lock is safe to use.
+    /// Ignores poisoning: a panic cannot leave the state half changed.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -288,12 +285,12 @@ impl Live {
         }
         let resolution = state.table.resolve(&subject);
         let known = matches!(resolution, Resolution::Service(_) | Resolution::Workload(_));
-        // An address that resolves is watched beyond the limit: what the control plane has sent
-        // bounds their number. Without a watch, outbound would take a meshed address for an
-        // unmeshed one and dial it in plaintext.
+        // An address that resolves is watched even beyond the limit. The number of such addresses is bounded by the
+        // resources that the control plane has sent. Without a watch, outbound would treat a meshed address as unmeshed
+        // and dial it in plaintext.
         if !room && !known {
             state.refused = state.refused.wrapping_add(1);
-            // What is denied to some clients must not be permitted because there are many clients.
+            // Requests that a policy denies to some clients must not become permitted because there are many clients.
             let answer = match asker {
                 Asker::Inbound | Asker::Log => Resolution::Pending,
                 Asker::Outbound | Asker::Prefetch => Resolution::Unknown,
@@ -320,14 +317,13 @@ impl Live {
         }
     }
 
-    /// The addresses to subscribe to and those to unsubscribe from since the last call. An address
-    /// that is in both was dropped and is watched again, so the unsubscription must take effect
-    /// first.
+    /// The addresses to subscribe to, and those to unsubscribe from, since the last call. If an address is in both
+    /// lists, it was dropped and is watched again, so the unsubscription must take effect first.
     pub(crate) fn take_changes(&self) -> (Vec<Subject>, Vec<Subject>) {
         self.state().watches.take_changes()
     }
 
-    /// The subjects to prefetch since the last call. The workload does not use them yet.
+    /// The subjects that must be prefetched since the last call. The workload does not use them yet.
     pub(crate) fn take_prefetch(&self) -> Vec<Subject> {
         self.state().watches.take_prefetch()
     }
@@ -338,7 +334,7 @@ impl Live {
         (state.watches.resume(), state.table.versions())
     }
 
-    /// Notes that a stream opened.
+    /// Called when a stream has opened.
     pub(crate) fn connected(&self) {
         let mut state = self.state();
         state.connected = true;
@@ -346,7 +342,7 @@ impl Live {
         state.changed = Instant::now();
     }
 
-    /// Notes that the stream ended. The state received so far stays in use.
+    /// Called when the stream has ended. The state that was received so far stays in use.
     pub(crate) fn disconnected(&self) {
         let mut state = self.state();
         if state.connected {
@@ -356,18 +352,18 @@ impl Live {
         }
     }
 
-    /// Notes a response that was rejected, in part or as a whole.
+    /// Called when a response was rejected, in part or completely.
     pub(crate) fn count_nack(&self) {
         let mut state = self.state();
         state.nacks = state.nacks.wrapping_add(1);
     }
 
-    /// The service with this resource name.
+    /// The service whose resource has this name.
     pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
         self.state().table.service(name)
     }
 
-    /// Requests a whole resource again. The current value stays in use until it arrives.
+    /// Requests a resource again as a whole. The current value stays in use until the resource arrives.
     pub(crate) fn refetch(&self, name: &str) {
         let mut state = self.state();
         for subject in state.table.subjects(name) {
@@ -385,7 +381,7 @@ impl Live {
         });
     }
 
-    /// Takes a bundle that the control plane has sent.
+    /// Stores a bundle that the control plane has sent.
     pub(crate) fn set_trust(&self, bundle: TrustBundle) {
         self.trust.send_replace(Some(Arc::new(bundle)));
     }
@@ -416,12 +412,12 @@ impl Live {
         self.wanted.notify_one();
     }
 
-    /// The issuers of tokens with unknown keys since the last call.
+    /// The issuers of tokens with unknown keys, since the last call.
     pub(crate) fn take_unknown_keys(&self) -> Vec<String> {
         std::mem::take(&mut self.state().unknown_keys).into_iter().collect()
     }
 
-    /// What handshakes use, for the first request of a stream.
+    /// The certificate and trust bundle that handshakes use, for the first request of a stream.
     pub(crate) fn in_use(&self) -> Option<TrustInUse> {
         self.state().in_use.as_mut().map(|(in_use, is_new)| {
             *is_new = false;
@@ -429,7 +425,8 @@ impl Live {
         })
     }
 
-    /// The same, if it has changed since it was reported.
+    /// The certificate and trust bundle, for a later request of a stream. `None` if they have not changed since they
+    /// were reported.
     pub(crate) fn take_in_use(&self) -> Option<TrustInUse> {
         let is_new = self.state().in_use.as_ref().is_some_and(|(_, is_new)| *is_new);
         if is_new { self.in_use() } else { None }
@@ -457,7 +454,7 @@ impl Live {
         for subject in changed {
             let mut resolution = state.table.resolve(&subject);
             if matches!(resolution, Resolution::Pending) {
-                // The resource was removed, so nothing is known any more.
+                // The resource was removed, so the address is no longer known.
                 resolution = Resolution::Unknown;
             }
             state.watches.publish(&subject, resolution);
@@ -485,8 +482,7 @@ impl Live {
         }
     }
 
-    /// Drops addresses without receivers for [`crate::IDLE`]. The next [`Live::take_changes`]
-    /// returns them.
+    /// Drops addresses that have had no receivers for [`crate::IDLE`]. The next [`Live::take_changes`] returns them.
     pub(crate) fn sweep(&self) {
         let mut state = self.state();
         if state.watches.sweep() {

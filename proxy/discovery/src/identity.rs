@@ -1,5 +1,5 @@
-//! Gets a certificate of the control plane and renews it before it expires; one of a Workload API is
-//! [`workload_api`]'s, one of a kubelet [`certificate_files`]'.
+//! Gets a certificate from the control plane and renews it before it expires. Certificates of a Workload API are
+//! handled by [`workload_api`], those of a kubelet by [`certificate_files`].
 //!
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+
@@ -27,33 +27,35 @@ use crate::connection::{self, ConnectError};
 use crate::settings::{CertificateSource, Settings};
 use crate::{certificate_files, workload_api};
 
-/// Longest wait for a certificate on an open connection. Signing takes a millisecond.
+/// How long to wait for a certificate on an open connection. Signing takes a millisecond.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// First wait after a failure. A control plane that starts together with the proxy is ready soon.
+/// The first wait after a failure. It is short because a control plane that starts together with the proxy is ready
+/// soon.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
-/// Longest wait while there is no certificate. The proxy cannot serve, so it retries often.
+/// The longest wait while there is no certificate. It is short because the proxy cannot serve without a certificate.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait while the current certificate is still valid.
+/// The longest wait while the current certificate is still valid.
 const LONGEST_WAIT_RENEWAL: Duration = Duration::from_secs(60);
 /// When to renew, as a share of the remaining life, and how much that share varies at random.
 const RENEW_AT: f64 = 0.7;
 const RENEW_JITTER: f64 = 0.05;
-/// Shortest wait between renewals whatever the lifetime is. It bounds the cost of a wrong clock.
+/// The shortest wait between renewals, even for a very short lifetime. It bounds the number of requests if a clock is
+/// wrong.
 const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
-/// Longest wait before a certificate is renewed because another key signs now.
+/// The longest wait before a certificate is renewed because another key signs now.
 const LONGEST_SPREAD: Duration = Duration::from_secs(3);
-/// Largest token in bytes. A Kubernetes service-account token has about 1 KiB.
+/// The largest token in bytes. A Kubernetes service-account token has about 1 KiB.
 const MAX_TOKEN: usize = 64 * 1024;
-/// Most certificates of a chain or trust bundle.
+/// The largest number of certificates in a chain or a trust bundle.
 const MAX_CERTIFICATES: usize = 100;
 
-/// Keeps a valid certificate. Cheap to clone; all clones publish to the same watch.
+/// Gets certificates, so that there is always a valid one. Cheap to clone; all clones publish to the same watch.
 #[derive(Clone, Debug)]
 pub struct IdentityClient {
     settings: Arc<Settings>,
     certificate: watch::Sender<Option<Arc<Certificate>>>,
     wanted: Arc<Notify>,
-    /// What the control plane has sent last.
+    /// The trust bundle that the control plane has sent last.
     bundle: watch::Sender<Option<Arc<TrustBundle>>>,
 }
 
@@ -63,16 +65,16 @@ pub enum IdentityError {
     /// The token's file cannot be read.
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] io::Error),
-    /// Certificates come from a Workload API.
+    /// Certificates come from a Workload API, so there is no token.
     #[error("there is no token: certificates come from a Workload API")]
     NoToken,
-    /// The key or the request could not be made.
+    /// The key or the certificate request could not be made.
     #[error("cannot make a certificate request")]
     Request(#[source] rcgen::Error),
     /// There is no connection to the control plane.
     #[error("cannot reach the control plane")]
     Connect(#[from] ConnectError),
-    /// The control plane refused. `Unauthenticated` means that the token is not valid.
+    /// The control plane refused the request. `Unauthenticated` means that the token is not valid.
     #[error("the control plane issued no certificate: {} ({})", .0.message(), .0.code())]
     Refused(tonic::Status),
     /// Issuing took too long.
@@ -91,8 +93,8 @@ impl IdentityClient {
         Self { settings, certificate, wanted, bundle: watch::Sender::new(None) }
     }
 
-    /// The certificate in use. `None` until the first was issued. An old certificate stays until
-    /// its successor has been issued.
+    /// The certificate in use. `None` until the first certificate was issued. A certificate stays in use until the next
+    /// one has been issued.
     #[must_use]
     pub fn certificates(&self) -> watch::Receiver<Option<Arc<Certificate>>> {
         self.certificate.subscribe()
@@ -103,7 +105,7 @@ impl IdentityClient {
         self.wanted.notify_one();
     }
 
-    /// Verifies peers with the roots of `bundle` from now on, and renews the certificate if another key signs now.
+    /// From now on verifies peers with the roots of `bundle`. Renews the certificate if another key signs now.
     pub(crate) fn trust(&self, bundle: &Arc<TrustBundle>) {
         self.certificate.send_if_modified(|current| {
             let Some(certificate) = current else { return false };
@@ -117,7 +119,7 @@ impl IdentityClient {
         self.bundle.send_replace(Some(Arc::clone(bundle)));
     }
 
-    /// Uses a certificate of a Workload API or of a kubelet from now on.
+    /// Puts a certificate of a Workload API or of a kubelet into use.
     pub(crate) fn take(&self, certificate: Certificate) {
         let bundle = self.bundle.borrow().clone();
         let certificate = match bundle {
@@ -132,17 +134,17 @@ impl IdentityClient {
         self.bundle.borrow().is_some()
     }
 
-    /// Whether a certificate is to be renewed early, by what the control plane has sent last.
+    /// Whether a certificate must be renewed early, by the trust bundle that the control plane has sent last.
     pub(crate) fn is_outdated(&self, certificate: &Certificate) -> bool {
         self.bundle.borrow().as_ref().is_some_and(|bundle| certificate.is_outdated(bundle))
     }
 
-    /// Waits until the control plane does not accept the certificate.
+    /// Waits until the control plane refuses the certificate.
     pub(crate) async fn refused(&self) {
         self.wanted.notified().await;
     }
 
-    /// Has [`refused`](Self::refused) wait for the next refusal.
+    /// Discards a refusal that was already reported, so that [`refused`](Self::refused) waits for the next one.
     pub(crate) async fn forget_refusal(&self) {
         tokio::select! {
             biased;
@@ -151,23 +153,24 @@ impl IdentityClient {
         }
     }
 
-    /// Waits until the control plane says that the certificate is to be renewed early.
+    /// Waits until the certificate must be renewed early, by a trust bundle that the control plane sends.
     pub(crate) async fn outdated(&self, certificate: &Certificate) {
         let mut bundle = self.bundle.subscribe();
         let is_outdated = |bundle: &Option<Arc<TrustBundle>>| {
             bundle.as_ref().is_some_and(|bundle| certificate.is_outdated(bundle))
         };
-        // The sender lives as long as `self`. The value is locked while it is held.
+        // The sender lives as long as `self`. The result holds the lock of the value.
         let is_urgent = bundle.wait_for(is_outdated).await.is_ok_and(|bundle| {
             bundle.as_ref().is_some_and(|bundle| certificate.is_revoked(&bundle.revoked))
         });
-        // Peers refuse a revoked certificate; any other one is accepted on, and all proxies learn of it at once.
+        // A revoked certificate is replaced at once, because peers refuse it. Otherwise the certificate is still
+        // accepted, and the wait spreads the requests of all proxies, which learn of a new key at the same time.
         if !is_urgent {
             sleep(LONGEST_SPREAD.mul_f64(random_fraction())).await;
         }
     }
 
-    /// Requests one certificate of the control plane, with a new key.
+    /// Requests one certificate from the control plane, with a new key.
     ///
     /// # Errors
     /// [`IdentityError`]
@@ -179,8 +182,7 @@ impl IdentityClient {
             return Err(failed(io::Error::other("it is too long")));
         }
         let (key, csr) = request().map_err(IdentityError::Request)?;
-        // Presents no certificate: the token is enough, and a certificate that has expired would be
-        // refused.
+        // The connection presents no certificate: the token suffices, and an expired certificate would be refused.
         let current = self.certificate.borrow().clone();
         let connection = connection::connect_as(&self.settings, current.as_deref(), None).await?;
         let mut rpc = Rpc::with_origin(connection, connection::origin());
@@ -206,7 +208,8 @@ impl IdentityClient {
     pub async fn run(self) -> Infallible {
         match &self.settings.certificates {
             CertificateSource::Token(_) => self.renew_by_token().await,
-            // In boxes: few proxies need them, and all would have room for the largest.
+            // In boxes, because few proxies need these futures, and without a box every proxy would reserve space for
+            // the largest.
             CertificateSource::WorkloadApi(address, identity) => {
                 Box::pin(workload_api::follow(&self, address, identity)).await
             }
@@ -216,7 +219,7 @@ impl IdentityClient {
         }
     }
 
-    /// Gets a certificate by the token and renews it, for as long as the future is polled.
+    /// Gets a certificate with the token and renews it, for as long as the future is polled.
     pub(crate) async fn renew_by_token(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
@@ -253,7 +256,7 @@ fn warn(error: &IdentityError, wait: Duration) {
     tracing::warn!(error = cause, wait_ms = wait.as_millis(), "no certificate; trying again");
 }
 
-/// A new key, and a request that proves its possession and names no subject.
+/// A new key, and a certificate request without a subject that proves possession of the key.
 fn request() -> Result<(KeyPair, Vec<u8>), rcgen::Error> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -294,7 +297,7 @@ fn remaining(certificate: &Certificate) -> Duration {
     certificate.not_after.duration_since(SystemTime::now()).unwrap_or_default()
 }
 
-/// When to renew a certificate with that much remaining life. `chance` is from 0 to 1.
+/// When to renew a certificate with this remaining lifetime. `chance` is from 0 to 1.
 fn until_renewal(remaining: Duration, chance: f64) -> Duration {
     let share = RENEW_AT - RENEW_JITTER + 2.0 * RENEW_JITTER * chance;
     remaining.mul_f64(share).max(SHORTEST_RENEWAL)
@@ -312,8 +315,8 @@ mod tests {
         assert_eq!(until_renewal(Duration::ZERO, 0.5), SHORTEST_RENEWAL);
     }
 
-    /// A certificate of life L is renewed by a clock that is behind before it ends by one that is ahead, each by less
-    /// than certificates permit.
+    /// A proxy whose clock is slow renews a certificate before it ends by a clock that is fast. Each clock is wrong by
+    /// less than the certificate's lifetime permits.
     #[test]
     fn clocks_that_are_wrong_by_five_minutes_delay_no_renewal_until_the_end() {
         let skew = Duration::from_mins(5);

@@ -1,12 +1,12 @@
-//! Tokens of shared rate limits, leased from the control plane.
+//! Tokens of shared rate limits, which proxies lease from the control plane.
 //!
 //! ```text
 //! worker ──Question──► (bounded) ──► one stream, opened with the first question ──► control plane
 //!        ◄──Lease──── (bounded) ◄── grants
 //! ```
 //!
-//! A question is dropped if there is no stream or too many questions wait. The worker repeats it
-//! later, and without an answer it limits on its own.
+//! A question is dropped if there is no stream or too many questions wait. The worker repeats it later. Without an
+//! answer, the worker uses a limit of its own.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -26,24 +26,23 @@ use crate::certificate::Certificate;
 use crate::connection;
 use crate::settings::Settings;
 
-/// Questions that may wait for the stream. A worker asks at most ten times per second for each
-/// limit.
+/// How many questions may wait for the stream. A worker asks at most ten times per second for each limit.
 const MAX_QUESTIONS: usize = 256;
-/// Leases that may wait for a worker, which takes them with its next request.
+/// How many leases may wait for a worker, which takes them with its next request.
 const MAX_LEASES: usize = 64;
-/// Receivers of grants: limits times workers. Beyond that the table starts over.
+/// How many receivers of grants there may be: one for each limit and worker. If there are more, all are forgotten.
 const MAX_ASKERS: usize = 4_096;
-/// Longest wait for the control plane to accept the stream.
+/// How long to wait until the control plane accepts the stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// First and longest wait after the stream was lost. Meanwhile proxies limit on their own.
+/// The first and the longest wait after the stream was lost. Meanwhile proxies use limits of their own.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// A lease for one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The limit.
+    /// The name of the limit.
     pub limit: Arc<str>,
-    /// Tokens that the worker may spend.
+    /// How many tokens the worker may spend.
     pub tokens: u32,
     /// How many workers of all proxies share the limit. 0 if the control plane has no such limit.
     pub holders: u32,
@@ -53,7 +52,7 @@ pub struct Lease {
 #[derive(Clone, Debug)]
 pub struct Leases {
     questions: Option<mpsc::Sender<Question>>,
-    /// The number of the next asker.
+    /// The number that the next asker gets.
     askers: Arc<AtomicU32>,
 }
 
@@ -85,7 +84,7 @@ impl Leases {
         (leases, Questions(taken))
     }
 
-    /// Leases without a control plane: no question is answered.
+    /// Leases without a control plane, where no question is answered.
     pub(crate) fn none() -> Self {
         Self { questions: None, askers: Arc::default() }
     }
@@ -100,7 +99,7 @@ impl Leases {
 }
 
 impl Asker {
-    /// Requests tokens. Never waits.
+    /// Asks for tokens. Never waits.
     pub fn ask(&self, limit: &Arc<str>, wanted: u32) {
         let Some(questions) = &self.questions else { return };
         let (limit, answer) = (Arc::clone(limit), self.answer.clone());
@@ -117,7 +116,7 @@ impl Asker {
 /// The receivers of grants, by limit and worker.
 type Askers = HashMap<(Arc<str>, u32), mpsc::Sender<Lease>>;
 
-/// Sends the workers' questions to the control plane, and reconnects for ever. Dropping the future
+/// Sends the workers' questions to the control plane, and reconnects whenever the stream is lost. Dropping the future
 /// ends it.
 pub(crate) async fn run(
     settings: &Settings,
@@ -127,7 +126,7 @@ pub(crate) async fn run(
     let mut backoff = Backoff::new(WAITS.0, WAITS.1);
     loop {
         let Some(first) = questions.recv().await else {
-            // No worker is left.
+            // No worker exists any more.
             return std::future::pending().await;
         };
         let certificate = certificates.borrow().clone();
@@ -135,7 +134,7 @@ pub(crate) async fn run(
         let reason = match connection::connect(settings, certificate.as_deref()).await {
             Ok(connection) => {
                 let asked = (first, &mut questions);
-                // In a box: few proxies have limits that they share.
+                // In a box, because few proxies have shared limits.
                 Box::pin(converse(settings, connection, asked, &mut heard)).await
             }
             Err(error) => crate::chain(&error),
@@ -184,8 +183,7 @@ async fn converse(
                     return "no worker is left".to_owned();
                 };
                 let asks = vec![note(&mut askers, question)];
-                // If the control plane reads no requests, the worker gets no answer and limits on
-                // its own.
+                // If the control plane reads no requests, the worker gets no answer and uses a limit of its own.
                 let _dropped = requests.try_send(LeaseRequest { node: None, asks });
             }
         }
@@ -198,7 +196,7 @@ fn note(askers: &mut Askers, question: Question) -> LeaseAsk {
     let ask = LeaseAsk { limit: limit.to_string(), worker: asker, wanted };
     let key = (limit, asker);
     if askers.len() >= MAX_ASKERS && !askers.contains_key(&key) {
-        // Most entries are of limits that have been changed or removed. Limits in use ask again.
+        // Most entries belong to limits that have been changed or removed. For limits in use, the workers ask again.
         askers.clear();
     }
     askers.insert(key, answer);

@@ -7,12 +7,11 @@
 //!                                         (or a SPIFFE Workload API, or files of a kubelet)
 //! ```
 //!
-//! Workers look up an address in the [`Directory`] and get a watch that is kept up to date.
-//! [`Client::run`] is one future for the proxy's control thread: it gets a certificate, opens the
-//! stream, and reconnects with backoff after any failure. Meanwhile the last good state stays in
-//! use, for as long as it takes.
+//! Workers look up an address in the [`Directory`] and get a watch that is kept up to date. [`Client::run`] is one
+//! future for the proxy's control thread: it gets a certificate, opens the stream, and reconnects with backoff after
+//! any failure. While the control plane is unreachable, the last state stays in use, without a time limit.
 //!
-//! An [`ApplicationIdentity`] serves the application of the workload certificates of its own.
+//! An [`ApplicationIdentity`] serves separate certificates to the workload's application.
 //!
 //! The crate does not deal with policy, routes, or connections between proxies. Read first:
 //! [`Directory`], then [`Client`].
@@ -62,7 +61,7 @@ pub use leases::{Asker, Lease, Leases};
 pub use settings::{CertificateSource, Settings};
 pub use watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
-/// An error and its causes in one line.
+/// An error with its causes, in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

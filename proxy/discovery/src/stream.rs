@@ -32,15 +32,15 @@ use crate::connection::{self, ConnectError};
 use crate::directory::Live;
 use crate::table::{self, Address};
 
-/// Requests that may wait to be sent. The control plane reads them as they arrive.
+/// How many requests may wait to be sent. The control plane reads them as they arrive.
 const MAX_REQUESTS: usize = 16;
-/// Longest wait for the control plane to read a request or to accept the stream.
+/// How long to wait until the control plane reads a request or accepts the stream.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to search for addresses that are no longer watched.
 const SWEEP: Duration = Duration::from_secs(30);
-/// `google.rpc.Code.INVALID_ARGUMENT`, for the nack of a response.
+/// The code `google.rpc.Code.INVALID_ARGUMENT`, with which a response is rejected.
 const INVALID_ARGUMENT: i32 = 3;
-/// Longest reason in a nack, in bytes.
+/// The longest reason in a nack, in bytes.
 const MAX_REASON: usize = 1024;
 
 /// A connection that is being opened.
@@ -64,13 +64,13 @@ impl StreamError {
         matches!(self, Self::Status(status) if status.code() == tonic::Code::Unauthenticated)
     }
 
-    /// Whether the connection broke, rather than the control plane ending the stream.
+    /// Whether the connection broke. If not, the control plane has ended the stream.
     pub(crate) fn is_broken_off(&self) -> bool {
         matches!(self, Self::Status(status) if status.source().is_some())
     }
 }
 
-/// A connection for a stream, and the mark of the stream that it follows, if there is one.
+/// A connection for a stream, and the mark of the previous stream, if there is one.
 pub(crate) struct Opened<'a> {
     connection: ClientConnection,
     after: Option<Connected<'a>>,
@@ -135,7 +135,7 @@ pub(crate) async fn run<'a>(
     }
 }
 
-/// Waits for the connection that is being opened. Pending for ever if there is none.
+/// Waits for the connection that is being opened. If there is none, waits forever.
 async fn connected(next: &mut Option<Opening<'_>>) -> Result<ClientConnection, ConnectError> {
     match next {
         Some(next) => next.await,
@@ -143,7 +143,7 @@ async fn connected(next: &mut Option<Opening<'_>>) -> Result<ClientConnection, C
     }
 }
 
-/// Marks the directory as connected while this value exists.
+/// While this value exists, the directory counts as connected.
 pub(crate) struct Connected<'a>(&'a Live);
 
 impl<'a> Connected<'a> {
@@ -170,8 +170,8 @@ impl Requests {
         }
     }
 
-    /// Sends the first requests: the proxy's instance, its subscriptions, and the versions it
-    /// holds.
+    /// Sends the first requests: the proxy's instance, its subscriptions, and the versions of the resources that it
+    /// has.
     async fn start(&self, live: &Live) -> Result<(), StreamError> {
         let id = live.instance().to_string();
         self.send(DeltaDiscoveryRequest {
@@ -198,7 +198,7 @@ impl Requests {
         .await?;
         self.send(DeltaDiscoveryRequest {
             type_url: TRUST_BUNDLE_TYPE.to_owned(),
-            // There is one, whatever its name is.
+            // The control plane sends exactly one bundle, whatever name is subscribed to.
             resource_names_subscribe: vec![id],
             trust: live.in_use(),
             ..Default::default()
@@ -206,8 +206,8 @@ impl Requests {
         .await
     }
 
-    /// A subject that is in both lists was dropped and is watched again. The control plane reads
-    /// the unsubscriptions first.
+    /// Sends changed subscriptions. A subject that is in both lists was dropped and is watched again. The control plane
+    /// reads the unsubscriptions first.
     async fn change(&self, live: &Live) -> Result<(), StreamError> {
         if let Some(in_use) = live.take_in_use() {
             self.send(DeltaDiscoveryRequest {
@@ -245,8 +245,7 @@ fn names_of(subjects: &[Subject]) -> Vec<String> {
     subjects.iter().map(names::of_subject).collect()
 }
 
-/// Applies the valid resources of a response. Returns the ack, or a nack with the problems of the
-/// others.
+/// Applies the valid resources of a response. Returns the ack, or a nack with the problems of the invalid resources.
 fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     let mut answer = DeltaDiscoveryRequest {
         type_url: response.type_url.clone(),
@@ -300,7 +299,7 @@ fn addresses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// A resource as the table holds it. `None` for an update of a service that the table no longer
+/// A resource in the form in which the table stores it. `None` for an update of a service that the table no longer
 /// holds: the control plane sent it before it received the unsubscription.
 fn taken(
     live: &Live,
@@ -327,8 +326,8 @@ fn taken(
     Ok(Some(table::Resource { version: resource.version, address, aliases }))
 }
 
-/// A policy that is removed stays in use: its workload still runs, and no policy at all would
-/// enforce nothing.
+/// Applies the policy in a response. A policy that is removed stays in use: its workload still runs, and without a
+/// policy nothing would be enforced.
 fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     let (received, mut problems) = received(response.resources);
     for (resource, any) in received {
@@ -343,7 +342,7 @@ fn policies(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// Watches the services that workloads of the same identity use.
+/// Watches the services in a response, which workloads of the same identity use.
 fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     let (received, mut problems) = received(response.resources);
     for (resource, any) in received {
@@ -355,7 +354,8 @@ fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// Passes a trust bundle on. A bundle that is removed stays in use: without it no peer could be verified.
+/// Applies the trust bundle in a response. A bundle that is removed stays in use, because without it no peer could be
+/// verified.
 fn trust(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     let (received, mut problems) = received(response.resources);
     for (resource, any) in received {
@@ -367,7 +367,7 @@ fn trust(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     problems
 }
 
-/// The resources of a response with their values, and the problems of the invalid ones.
+/// The resources of a response with their values, and the problems of the invalid resources.
 fn received(resources: Vec<Bytes>) -> (Vec<(Resource, Any)>, Vec<String>) {
     let (mut received, mut problems) = (Vec::with_capacity(resources.len()), Vec::new());
     for bytes in resources {

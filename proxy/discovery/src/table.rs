@@ -1,4 +1,4 @@
-//! The resources that the control plane has sent: pure state, no connection.
+//! The resources that the control plane has sent. This is only state, without a connection.
 //!
 //! ```text
 //!   ip/10.96.0.1 --alias--> service/shop/web --> resource (version, value)
@@ -20,12 +20,12 @@ pub(crate) enum Address {
     Workload(Arc<Workload>),
 }
 
-/// One resource that the proxy holds.
+/// A resource in the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Resource {
     pub(crate) version: String,
     pub(crate) address: Address,
-    /// The addresses that resolve to it.
+    /// The addresses that resolve to the resource.
     pub(crate) aliases: Vec<IpAddr>,
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct Resource {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     resources: HashMap<Arc<str>, Resource>,
-    /// Several resources may claim an address, at least while one takes it over from another. The
-    /// first by name wins, so a service takes precedence over a workload, as in the control plane's
-    /// index.
+    /// For each address, the resources that have it. There may be several, at least while one takes the address over
+    /// from another. The first in the order of names is used, so a service takes precedence over a workload, as in the
+    /// control plane's index.
     aliases: HashMap<IpAddr, BTreeSet<Arc<str>>>,
     absent: HashSet<Subject>,
 }
 
-/// A service that the proxy holds, as the base of an update.
+/// A service in the table, to which an update is applied.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldService {
     pub(crate) version: String,
@@ -49,7 +49,7 @@ pub(crate) struct HeldService {
 }
 
 impl Address {
-    /// The subject under which it is found by name. Workloads have none.
+    /// The subject with which the resource is found by name. Workloads have none.
     fn subject(&self) -> Option<Subject> {
         match self {
             Self::Service(service) => Some(Subject::Service(service.name.clone())),
@@ -82,7 +82,7 @@ impl Table {
         }
     }
 
-    /// The service with this resource name.
+    /// The service whose resource has this name.
     pub(crate) fn service(&self, name: &str) -> Option<HeldService> {
         let Resource { version, address, aliases } = self.resources.get(name)?;
         let Address::Service(service) = address else { return None };
@@ -108,20 +108,20 @@ impl Table {
         services
     }
 
-    /// Number of resources held.
+    /// The number of resources in the table.
     pub(crate) fn len(&self) -> usize {
         self.resources.len()
     }
 
-    /// Name and version of each resource held, for the first request to a control plane.
+    /// The names and versions of all resources in the table, for the first request to a control plane.
     pub(crate) fn versions(&self) -> HashMap<String, String> {
         let version =
             |(name, resource): (&Arc<str>, &Resource)| (name.to_string(), resource.version.clone());
         self.resources.iter().map(version).collect()
     }
 
-    /// Inserts a resource, or replaces the one with the same name. Returns the subjects whose
-    /// resolution may have changed.
+    /// Inserts a resource, or replaces the resource with the same name. Returns the subjects whose resolution may have
+    /// changed.
     pub(crate) fn insert(&mut self, name: &str, resource: Resource) -> Vec<Subject> {
         let mut changed = self.remove(name);
         let name: Arc<str> = name.into();
@@ -158,7 +158,7 @@ impl Table {
         self.absent.insert(subject);
     }
 
-    /// Drops resources that no watched subject resolves to.
+    /// Drops resources to which no watched subject resolves.
     pub(crate) fn retain(&mut self, watched: impl Fn(&Subject) -> bool) {
         self.absent.retain(|subject| watched(subject));
         let needed = |resource: &Resource| {

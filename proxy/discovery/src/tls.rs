@@ -13,8 +13,8 @@ use crate::certificate::Certificate;
 /// The protocol inside TLS.
 const ALPN: &[u8] = b"h2";
 
-/// A configuration that accepts `control_plane` if its certificate is signed by one of `roots`. It
-/// presents the certificate `own` if there is one.
+/// A configuration that accepts the server `control_plane` if its certificate is signed by one of `roots`. It presents
+/// the certificate `own` if there is one.
 pub(crate) fn config(
     roots: RootCertStore,
     control_plane: String,
@@ -34,7 +34,7 @@ pub(crate) fn config(
             builder.with_client_auth_cert(chain, key)?
         }
     };
-    // A configuration is of one connection: without sessions to resume, the room for 256 of them is not needed.
+    // A configuration is used for one connection, so a cache for 256 sessions would waste memory.
     config.resumption = Resumption::disabled();
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(config)

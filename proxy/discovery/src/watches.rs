@@ -1,4 +1,4 @@
-//! The watched addresses, their limits, and which of them the control plane has been asked for.
+//! The watched addresses, their limits, and for which of them the control plane has been asked.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,38 +8,37 @@ use leno_wire::MAX_PREFETCH;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Most addresses that the proxy's own workload may have watched at once. A workload that dials
-/// more distinct addresses within [`IDLE`] is scanning. At 100 bytes each, this takes at most 2 MB.
+/// How many addresses may be watched at once for the proxy's own workload. A workload that dials more distinct
+/// addresses within [`IDLE`] is scanning. With 100 bytes for each address, the set takes at most 2 MB.
 pub const MAX_WATCHED: usize = 16_384;
-/// Most addresses of clients that are looked up at once. Any host that can connect can cause a
-/// look-up, so these have a limit of their own and take no room from addresses that the workload
-/// dials. If a workload has more clients than this within [`IDLE`], the proxy queries the rarest of
-/// them again.
+/// How many addresses of clients are looked up at once. Any host that can connect can cause a look-up, so these
+/// addresses have a limit of their own and take no place from addresses that the workload dials. If a workload has more
+/// clients than this within [`IDLE`], the proxy asks again for those that come most rarely.
 pub const MAX_LOOKED_UP: usize = 4_096;
-/// Most addresses of clients that are looked up for the access log at once. A connection holds its look-up while it
-/// lasts, which must not take the room of those that decide about clients.
+/// The largest number of addresses of clients that are looked up for the access log at once. A connection holds its
+/// look-up until it ends; these look-ups must not use up the room of those by which clients are authorized.
 pub const MAX_LOGGED: usize = 1_024;
 /// How long an address without receivers stays subscribed.
 pub const IDLE: Duration = Duration::from_mins(5);
 
-/// When a set is full, one part in this many is dropped at once, so that one search for the oldest
-/// addresses makes room for many new ones.
+/// When a set is full, one part in this many is dropped, so that one search for the oldest addresses makes room for
+/// many new ones.
 const DROPPED_PART: usize = 4;
-/// When a set is full and all its addresses have receivers, the wait before the next search. A
-/// search takes time proportional to the set's size.
+/// How long to wait before the next search if a set is full and all its addresses have receivers. The time for a search
+/// is proportional to the set's size.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The reason why an address is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// The proxy's own workload dials it.
+    /// The proxy's own workload connects to the address.
     Outbound,
-    /// A client connects from it, and what is permitted to the client depends on it.
+    /// A client connects from the address, and the client's permissions depend on the address.
     Inbound,
-    /// A client connects from it, and the access log names the client.
+    /// A client connects from the address, and the access log shows the client's name.
     Log,
-    /// Other workloads of the same identity use it, and the proxy's own does not yet. It never
-    /// becomes idle.
+    /// Other workloads of the same identity use the address, but the proxy's own workload does not use it yet. The
+    /// address never becomes idle.
     Prefetch,
 }
 
@@ -47,17 +46,17 @@ pub(crate) enum Asker {
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     watched: HashMap<Subject, Watched>,
-    /// Number of addresses for each [`Asker`].
+    /// The number of addresses for each [`Asker`].
     counts: [usize; 4],
-    /// For each [`Asker`], when a search last found nothing to drop.
+    /// For each [`Asker`], when a search last found no address to drop.
     searched: [Option<Instant>; 4],
-    /// Subscriptions that were not sent yet.
+    /// Subscriptions that must still be sent.
     subscribe: Vec<Subject>,
-    /// Subscriptions of prefetched subjects that were not sent yet.
+    /// Subscriptions of prefetched subjects that must still be sent.
     prefetch: Vec<Subject>,
-    /// Unsubscriptions that were not sent yet. Each subject was subscribed to on this stream.
+    /// Unsubscriptions that must still be sent. Each subject was subscribed to on this stream.
     unsubscribe: Vec<Subject>,
-    /// Number of uses so far, for their order.
+    /// The number of uses so far, which is the order of the uses.
     uses: u64,
 }
 
@@ -65,11 +64,11 @@ pub(crate) struct Watches {
 struct Watched {
     resolution: watch::Sender<Resolution>,
     asker: Asker,
-    /// The number of its last use.
+    /// The number of the address's last use.
     used: u64,
-    /// Since when it has had no receiver, as of the last sweep.
+    /// Since when the address has had no receiver, according to the last sweep.
     idle_since: Option<Instant>,
-    /// The subscription was sent on this stream.
+    /// Whether the subscription was sent on this stream.
     sent: bool,
 }
 
@@ -83,7 +82,8 @@ impl Asker {
         }
     }
 
-    /// Whether an address that `other` has asked for is this asker's once it asks, too.
+    /// Whether an address that is watched for `other` counts as this asker's from the moment this asker watches it,
+    /// too.
     fn outranks(self, other: Self) -> bool {
         match self {
             Self::Outbound => other != Self::Outbound,
@@ -102,7 +102,7 @@ impl Watches {
         self.watched.contains_key(subject)
     }
 
-    /// Another receiver of an address. `None` if it is not watched yet.
+    /// Adds a receiver to a watched address. `None` if the address is not watched yet.
     pub(crate) fn subscribe(
         &mut self,
         subject: &Subject,
@@ -113,20 +113,20 @@ impl Watches {
         watched.idle_since = None;
         watched.used = self.uses;
         if asker.outranks(watched.asker) {
-            // An address that the workload dials must not be dropped because of clients, nor one that decides because
-            // of the log. It was counted against a limit when it was added.
+            // An address that the workload dials must not be dropped because there are many clients, and one that is
+            // needed for authorization must not be dropped because of the log. The address was counted against the
+            // limit of the earlier asker.
             self.counts[watched.asker as usize] -= 1;
             self.counts[asker as usize] += 1;
             if std::mem::replace(&mut watched.asker, asker) == Asker::Prefetch {
-                // Reports to the control plane that the workload uses it.
+                // This tells the control plane that the workload uses the address.
                 self.subscribe.push(subject.clone());
             }
         }
         Some(watched.resolution.subscribe())
     }
 
-    /// Makes room for one more address. Returns whether there is room, and whether others were
-    /// dropped for it.
+    /// Makes room for one more address. Returns whether there is room, and whether other addresses were dropped for it.
     pub(crate) fn make_room(&mut self, asker: Asker) -> (bool, bool) {
         let most = asker.most();
         if self.counts[asker as usize] < most {
@@ -185,7 +185,7 @@ impl Watches {
         prefetched.map(|(subject, _)| subject)
     }
 
-    /// The subjects to prefetch since the last call.
+    /// The subjects that were added since the last call and must be prefetched.
     pub(crate) fn take_prefetch(&mut self) -> Vec<Subject> {
         let add = std::mem::take(&mut self.prefetch);
         for subject in &add {
@@ -196,8 +196,8 @@ impl Watches {
         add
     }
 
-    /// Sends a changed resolution to the receivers of a subject. Does nothing if it is equal or not
-    /// watched.
+    /// Sends a changed resolution to the receivers of a subject. Does nothing if the resolution is the same, or if the
+    /// subject is not watched.
     pub(crate) fn publish(&self, subject: &Subject, resolution: Resolution) {
         let Some(watched) = self.watched.get(subject) else { return };
         watched.resolution.send_if_modified(|current| {
@@ -207,9 +207,8 @@ impl Watches {
         });
     }
 
-    /// The subjects to subscribe to and those to unsubscribe from since the last call. A subject
-    /// that is in both was dropped and is watched again, so the unsubscription must take effect
-    /// first.
+    /// The subjects to subscribe to, and those to unsubscribe from, since the last call. If a subject is in both lists,
+    /// it was dropped and is watched again, so the unsubscription must take effect first.
     pub(crate) fn take_changes(&mut self) -> (Vec<Subject>, Vec<Subject>) {
         let add = std::mem::take(&mut self.subscribe);
         for subject in &add {
@@ -233,8 +232,8 @@ impl Watches {
         self.unsubscribe.push(subject);
     }
 
-    /// All subjects that are in use, for the first request of a stream. The next
-    /// [`Watches::take_prefetch`] returns the prefetched ones.
+    /// All subjects in use, for the first request of a stream. The next [`Watches::take_prefetch`] returns the
+    /// prefetched subjects.
     pub(crate) fn resume(&mut self) -> Vec<Subject> {
         self.subscribe.clear();
         self.unsubscribe.clear();
@@ -272,8 +271,7 @@ impl Watches {
         }
     }
 
-    /// After removals: drops subscriptions that were not sent, so that nothing is sent for these
-    /// subjects.
+    /// Called after removals. Drops subscriptions that were not sent yet, so that nothing is sent for these subjects.
     fn forget_unsent(&mut self) {
         let watched = &self.watched;
         self.subscribe.retain(|subject| watched.contains_key(subject));

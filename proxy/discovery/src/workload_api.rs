@@ -1,12 +1,12 @@
-//! Certificates of a SPIFFE Workload API, such as SPIRE's, in place of the control plane's.
+//! Certificates from a SPIFFE Workload API, such as SPIRE's, instead of from the control plane.
 //!
 //! ```text
-//!   open the stream -> certificates -> the one of this workload --published--+
+//!   open the stream -> certificates -> that of this workload --published-----+
 //!        ^                  ^                      |  none: logged           |
 //!        |                  +----------------------+-------------------------+
 //!        +--- wait, longer each time <--- the stream ended
 //! ```
-//! The server replaces certificates before they end. While it does not respond, the last certificate stays in use.
+//! The server replaces certificates before they expire. While it does not respond, the last certificate stays in use.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
@@ -20,12 +20,13 @@ use crate::backoff::Backoff;
 use crate::certificate::Certificate;
 use crate::identity::IdentityClient;
 
-/// Waits between attempts. The server is on this machine, and there may be no certificate without it.
+/// The first and the longest wait between attempts. They are short because the server is on this machine, and without
+/// it there may be no certificate.
 const WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(3));
-/// Most certificates of others that an error names.
+/// How many certificates of other workloads an error names.
 const MAX_NAMED: usize = 4;
 
-/// Why no certificate of a response is this workload's.
+/// Why no certificate in a response is a certificate of this workload.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Mismatch {
     #[error(
@@ -44,7 +45,7 @@ enum Mismatch {
     Ended(WorkloadApiAddress),
 }
 
-/// Keeps the certificate of `identity`, for as long as the future is polled.
+/// Keeps the certificate of `identity` up to date, for as long as the future is polled.
 pub(crate) async fn follow(
     client: &IdentityClient,
     address: &WorkloadApiAddress,
@@ -60,7 +61,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Uses what one stream brings; returns why it has ended.
+/// Puts the certificates of one stream into use. Returns why the stream has ended.
 async fn take_all(
     client: &IdentityClient,
     (address, identity): (&WorkloadApiAddress, &Identity),
@@ -83,13 +84,14 @@ async fn take_all(
                 tracing::info!(remaining_s, "certificate taken from the Workload API");
                 client.take(certificate);
             }
-            // The server sends the right one once it is registered.
+            // The server sends the right certificate once the workload is registered.
             Err(mismatch) => tracing::error!("{mismatch}"),
         }
     }
 }
 
-/// The certificate of this workload. A proxy may be registered as several, of which the mesh has one.
+/// The certificate of this workload. A proxy may be registered under several identities, only one of which is in the
+/// mesh.
 fn choose(
     mut all: Vec<Svid>,
     (address, expected): (&WorkloadApiAddress, &Identity),
@@ -186,11 +188,12 @@ mod tests {
         assert!(!next.is_outdated(&second));
     }
 
-    /// A rotation waited for it: its roots were never those that the control plane had published.
+    /// Regression: a rotation waited forever for such a proxy, because its roots never equalled those that the control
+    /// plane had published.
     #[test]
     fn a_certificate_whose_workload_api_is_away_acknowledges_what_the_control_plane_publishes() {
         let certificate = chosen(&["spiffe://cluster.local/ns/shop/sa/web"]).unwrap();
-        // The other authority has replaced its root meanwhile, which the control plane has heard of.
+        // The other authority has since replaced its root, and the control plane has published the new one.
         let roots = [Bytes::from_static(b"ours"), Bytes::from_static(b"their next")];
         let published = TrustBundle {
             roots: roots.to_vec(),

@@ -1,5 +1,5 @@
-//! What a proxy keeps for its control plane while nothing changes: each workload of a node proxy has a client of its own. Bytes are
-//! counted, of the thread of clients alone.
+//! The memory that a proxy keeps for its control plane while nothing changes. In a node proxy each workload has a
+//! client of its own. Only the bytes of the clients' thread are counted.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use std::thread;
@@ -18,21 +18,22 @@ mod plane;
 use counting::BYTES;
 use plane::{Plane, mesh};
 
-/// What one keeps at most, and its margin: tonic's buffers alone were 24 KiB.
+/// The largest number of bytes that one client keeps, with a margin. The buffers of tonic alone were 24 KiB.
 const MOST_BYTES: i64 = 76 * 1024;
-/// Bounds a wait; nothing is measured by it.
+/// The longest wait. It does not affect the measurement.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Starts a client, waits until it has its certificate and its policy, and returns what it keeps from then on.
+/// Starts a client, waits until it has its certificate and its policy, and returns the number of bytes that it keeps
+/// from then on.
 async fn kept(settings: Settings) -> i64 {
     let before = BYTES.get();
     let (client, directory) = Client::new(settings);
     let mut policy = directory.server_policy();
-    // Ends with the runtime.
+    // This task ends with the runtime.
     tokio::spawn(client.run());
     timeout(LIMIT, policy.wait_for(Option::is_some)).await.unwrap().unwrap();
     let mut least = i64::MAX;
-    // Answers that are still on their way hold some more.
+    // Responses that are still arriving take more memory for a moment.
     for _ in 0..20 {
         sleep(Duration::from_millis(50)).await;
         least = least.min(BYTES.get() - before);
@@ -50,7 +51,7 @@ fn a_client_that_waits_keeps_little() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let [first, second] = settings;
         runtime.block_on(async {
-            // The first one makes what all have in common.
+            // The first client creates what all clients share.
             kept(first).await;
             kept(second).await
         })

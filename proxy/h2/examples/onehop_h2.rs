@@ -1,8 +1,8 @@
-//! The smallest HTTP/2 relay that this crate allows: one hop, plaintext, one thread, all requests
-//! on one connection to the backend. For measuring what a request costs.
+//! The smallest HTTP/2 relay that this crate allows: one hop, plaintext, one thread, all requests on one connection to
+//! the backend. It is used to measure what a request costs.
 //!
-//! `onehop_h2 LISTEN BACKEND`, for example `onehop_h2 127.0.0.1:8081 127.0.0.1:8080`; prints the
-//! address it listens on.
+//! `onehop_h2 LISTEN BACKEND`, for example `onehop_h2 127.0.0.1:8081 127.0.0.1:8080`; prints the address on which it
+//! listens.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use leno_h2::{Client, Head, Limits, OpenError, Request, Stream, forward, link};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::LocalOptions;
 
-/// Tasks that the runtime polls between two checks of the sockets: more than one wake-up of every
+/// How many tasks the runtime polls between two checks of the sockets. This is more than one wake-up of every
 /// connection needs, so that a batch is not split.
 const EVENT_INTERVAL: u32 = 1024;
 
@@ -83,7 +83,7 @@ async fn relay(hop: Rc<Hop>, mut request: Request) {
     link(request.stream, server).await;
 }
 
-/// Opens a stream on the connection to the backend, and connects first if there is none.
+/// Opens a stream on the connection to the backend. If there is no connection, connects first.
 async fn open(hop: &Rc<Hop>, request: &Request) -> anyhow::Result<Stream> {
     loop {
         let client = hop.client.borrow().clone().filter(Client::is_open);

@@ -17,7 +17,7 @@ use crate::frame;
 use crate::inner::{Inner, Phase};
 use crate::limits::Limits;
 
-/// Payload of the PING that checks whether the peer is still alive.
+/// The payload of the PING that checks whether the peer is still alive.
 const ALIVE_PING: [u8; 8] = *b"leno/yet";
 
 /// The timeouts of a connection. Long timeouts are checked at fixed intervals ("turns"): a timeout
@@ -30,12 +30,12 @@ pub(crate) struct Clock {
     turn_at: Option<Instant>,
     /// Consecutive turns without a stream.
     idle_turns: u32,
-    /// Deadline for completing something half-read, and the number of frames read before it.
+    /// The deadline for completing a frame or section that was read in part, and the number of frames read before it.
     urgent: Option<(Instant, u64)>,
     settings_at: Option<Instant>,
     drain_at: Option<Instant>,
     linger_at: Option<Instant>,
-    /// When to check next for streams whose readers stall. `None` while no bytes are held.
+    /// When to check next for streams whose readers stall. `None` while no bytes of DATA are held.
     stall_at: Option<Instant>,
     silence: Silence,
 }
@@ -47,7 +47,7 @@ struct Silence {
     at: Option<Instant>,
     /// [`Inner::heard`] at the last check.
     heard: u64,
-    /// The last check sent a PING.
+    /// Whether a PING was sent at the last check.
     pinged: bool,
 }
 
@@ -109,7 +109,7 @@ impl Clock {
         Ok(silent)
     }
 
-    /// Starts and stops the timeouts that depend on what was just read.
+    /// Starts and stops the timeouts that depend on the bytes that were just read.
     fn note(&mut self, inner: &Inner, urgent: bool) {
         let first = self.turn_at.is_none();
         let frames = inner.reading.frames;
@@ -141,8 +141,7 @@ impl Clock {
         }
     }
 
-    /// Ends the connection or the streams that made no progress since the last turn although they
-    /// have something to send.
+    /// Ends the connection, or the streams, if there was something to send since the last turn and no progress.
     fn look(&mut self, inner: &mut Inner) -> Result<(), ConnError> {
         if !std::mem::replace(&mut inner.moved, false) && !inner.out.is_empty() {
             let what = "the peer reads no bytes from its socket";

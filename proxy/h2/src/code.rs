@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The first of the codes for use between proxies of a mesh: the letters `Len`, and a number. RFC 9113 section 7
-/// lets endpoints ignore what codes mean that they do not know.
+/// The first of the codes that proxies of a mesh use among each other: the letters `Len`, and a number. Endpoints may
+/// treat codes that they do not know like `INTERNAL_ERROR` (RFC 9113 section 7).
 const OF_MESH: u32 = 0x4c65_6e00;
 
 /// An error code (RFC 9113 section 7). Unknown codes keep their number.
@@ -21,7 +21,7 @@ impl Code {
     pub const FLOW_CONTROL_ERROR: Self = Self(0x3);
     /// Settings were not acknowledged in time.
     pub const SETTINGS_TIMEOUT: Self = Self(0x4);
-    /// A frame arrived for a stream that was half-closed.
+    /// A frame arrived for a stream on which the peer had already ended its direction.
     pub const STREAM_CLOSED: Self = Self(0x5);
     /// A frame had a size that its type does not allow.
     pub const FRAME_SIZE_ERROR: Self = Self(0x6);
@@ -40,16 +40,18 @@ impl Code {
     /// The request needs HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
-    /// Numbers of [`Self::of_mesh`] below this one stand for malformed messages of applications.
+    /// Numbers from this one on, as an argument of [`Self::of_mesh`], are errors other than malformed messages of
+    /// applications.
     pub const OTHER_OF_MESH: u8 = 0x80;
 
-    /// One of the codes that the proxies of a mesh use among each other. Their meaning is the user's of this crate.
+    /// One of the codes that the proxies of a mesh use among each other. The user of this crate defines what they mean.
     #[must_use]
     pub const fn of_mesh(number: u8) -> Self {
         Self(OF_MESH | number as u32)
     }
 
-    /// The number of [`Self::of_mesh`], if it is one of those. A peer that is no proxy of the mesh may send them too.
+    /// The number from which [`Self::of_mesh`] made the code; `None` for other codes. A peer that is no proxy of the
+    /// mesh may send such codes, too.
     #[must_use]
     pub fn mesh_number(self) -> Option<u8> {
         let [rest @ .., number] = self.0.to_be_bytes();
@@ -57,8 +59,8 @@ impl Code {
         (rest == first).then_some(number)
     }
 
-    /// The same as a code of RFC 9113, for peers that are no proxies of the mesh. A malformed response ends as
-    /// section 8.1.1 demands. Other codes stay as they are.
+    /// Converts the code to a code of RFC 9113, for peers that are not proxies of the mesh. The code for a malformed
+    /// response becomes the code that section 8.1.1 demands. Codes that [`Self::of_mesh`] did not make stay the same.
     #[must_use]
     pub fn without_mesh(self) -> Self {
         match self.mesh_number() {

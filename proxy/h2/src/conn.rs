@@ -1,4 +1,4 @@
-//! The two ends of a connection as their users see them.
+//! The two ends of a connection, as this crate offers them to its users.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "identifiers of streams stay below 2^31, where the connection ends"
@@ -19,15 +19,14 @@ use crate::inner::{Guarded, Inner, Phase, SharedConn};
 use crate::limits::Limits;
 use crate::stream::Stream;
 
-/// Serves a connection that a client has opened. `received` are its first bytes, if protocol
-/// detection has read them already. Nothing happens unless the [`Driver`] is awaited.
+/// Serves a connection that a client has opened. `received` are its first bytes, if protocol detection has already read
+/// them. Nothing happens until the [`Driver`] is awaited.
 pub fn server<S: Io>(io: S, received: &[u8], limits: &Rc<Limits>) -> (Accept, Driver<S>) {
     let conn = shared(false, limits);
     (Accept { conn: Rc::clone(&conn) }, Driver::new(conn, io, received))
 }
 
-/// Uses a connection that we have opened to a server. Nothing happens unless the [`Driver`] is
-/// awaited.
+/// Uses a connection that we have opened to a server. Nothing happens until the [`Driver`] is awaited.
 pub fn client<S: Io>(io: S, limits: &Rc<Limits>) -> (Client, Driver<S>) {
     let conn = shared(true, limits);
     let users = Rc::new(User { conn: Rc::clone(&conn) });
@@ -40,29 +39,29 @@ fn shared(client: bool, limits: &Rc<Limits>) -> SharedConn {
     Rc::new(Guarded::new(inner))
 }
 
-/// A request and the stream to answer it on.
+/// A request, and the stream on which it is answered.
 #[derive(Debug)]
 pub struct Request {
     /// The head, which satisfies RFC 9113 section 8.3.1.
     pub head: Head,
-    /// The request has no body.
+    /// Whether the request has no body.
     pub ended: bool,
     /// The stream on which it arrived.
     pub stream: Stream,
 }
 
-/// The requests on a connection from a client. Dropping it drains the connection.
+/// The requests on a connection from a client. Dropping this value drains the connection.
 pub struct Accept {
     conn: SharedConn,
 }
 
 impl Accept {
-    /// Waits for the next request. `None`: the client sends no more.
+    /// Waits for the next request. `None` means that the client sends no more requests.
     pub async fn accept(&mut self) -> Option<Request> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// As [`accept`](Accept::accept).
+    /// [`accept`](Accept::accept) as a poll function.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Request>> {
         let mut inner = self.conn.borrow_mut();
         while let Some(key) = inner.accepted.pop_front() {
@@ -86,8 +85,8 @@ impl Accept {
         Poll::Pending
     }
 
-    /// Starts a graceful end: asks the client to open no more streams, finishes the streams that
-    /// the client opened before it saw that, then closes.
+    /// Starts a graceful end: asks the client to open no more streams, finishes the streams that the client opened
+    /// before it saw this, then closes the connection.
     pub fn drain(&self) {
         self.conn.borrow_mut().drain();
     }
@@ -125,8 +124,8 @@ impl Drop for User {
 }
 
 impl Client {
-    /// Opens a stream with a request; `end` if the request has no body. The head must satisfy RFC
-    /// 9113 section 8.3.1; this is not checked again.
+    /// Opens a stream with a request; `end` says that the request has no body. The head must satisfy RFC 9113 section
+    /// 8.3.1; this is not checked again.
     pub fn open(&self, head: &Block, end: bool) -> Result<Stream, OpenError> {
         let conn = &self.users.conn;
         let mut inner = conn.borrow_mut();
@@ -150,7 +149,7 @@ impl Client {
         Ok(Stream { conn: Rc::clone(conn), key })
     }
 
-    /// Waits until a stream can be opened. Another caller may open a stream first; then wait again.
+    /// Waits until a stream can be opened. If another caller then opens a stream first, the caller must wait again.
     pub fn ready(&self) -> Opening<'_> {
         Opening { conn: &self.users.conn, ticket: None }
     }
@@ -167,15 +166,15 @@ impl Client {
         self.users.conn.borrow().can_open().is_ok()
     }
 
-    /// Whether the connection's shared resources are nearly used up: its streams hold many bytes
-    /// that their readers do not take, or the server has not renewed the connection's window for a
-    /// while although DATA waits for it. A new request should use another connection.
+    /// Whether the connection's shared resources are nearly used up. Either its streams hold many bytes that their
+    /// readers do not take, or the server has not renewed the connection's window for a while although DATA waits for
+    /// it. A new request should use another connection.
     #[must_use]
     pub fn is_strained(&self) -> bool {
         self.users.conn.borrow().is_strained()
     }
 
-    /// Streams that have not ended.
+    /// The number of streams that have not ended.
     #[must_use]
     pub fn streams(&self) -> u32 {
         self.users.conn.borrow().open
@@ -204,14 +203,14 @@ impl Client {
         self.users.conn.borrow().peer.connect_protocol
     }
 
-    /// Number of frames that the server has sent so far. If the number has not changed, the server
-    /// has sent nothing in between.
+    /// The number of reads that returned bytes from the server. If the number has not changed, the server has sent
+    /// nothing in between.
     #[must_use]
     pub fn heard(&self) -> u64 {
         self.users.conn.borrow().reading.frames
     }
 
-    /// Opens no more streams, and closes the connection when the last one ends.
+    /// Opens no more streams, and closes the connection when the last stream ends.
     pub fn drain(&self) {
         self.users.conn.borrow_mut().drain();
     }
@@ -259,7 +258,7 @@ impl Drop for Opening<'_> {
         let before = inner.openers.len();
         inner.openers.retain(|(other, _)| *other != ticket);
         if inner.openers.len() == before {
-            // This waiter had been woken. It does not use the room, so the next waiter can.
+            // This waiter had been woken. It no longer needs the room, so the next waiter gets it.
             inner.wake_opener();
         }
     }

@@ -1,4 +1,4 @@
-//! The task of a connection: reads, handles the frames, writes what they cause.
+//! The task of a connection: it reads, handles the frames, and writes the frames that result.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -20,9 +20,9 @@ use crate::inner::{Inner, Phase, SharedConn};
 use crate::out::SLICES;
 use crate::piece::{Chunk, Class};
 
-/// Reads of one connection before the task yields to others.
+/// How many reads of one connection are made before the task yields to others.
 const READS: usize = 4;
-/// Consecutive reads that fill only a small part of their chunk before a smaller chunk is used.
+/// After how many consecutive reads that fill only a small part of their chunk a smaller chunk is used.
 const SMALL_READS: u8 = 16;
 
 /// Drives a connection, and completes when the connection ends. Dropping it ends the connection and
@@ -36,7 +36,7 @@ pub struct Driver<S> {
     io: S,
     inbox: Inbox,
     clock: Clock,
-    /// The write was postponed once, to let the woken tasks run first.
+    /// Whether the write was already postponed, to let the woken tasks run first.
     deferred: bool,
     closing: Option<Closing>,
 }
@@ -46,7 +46,7 @@ struct Inbox {
     chunk: Chunk,
     start: usize,
     end: usize,
-    /// Bytes, counted from `start`, that the next step needs.
+    /// How many bytes, counted from `start`, the next step needs.
     want: usize,
     class: Class,
     small_reads: u8,
@@ -74,7 +74,7 @@ impl<S: Io> Driver<S> {
         &self.io
     }
 
-    /// Drives the connection to its end. `Ok` if that was graceful.
+    /// Drives the connection until it ends. `Ok` means that it ended gracefully.
     ///
     /// # Errors
     /// Either side closed abruptly, or the peer broke the protocol or exceeded a limit.
@@ -94,7 +94,7 @@ impl<S: Io> Driver<S> {
             }
         }
         if self.inbox.end > self.inbox.start && self.inbox.want == 0 {
-            // Bytes that protocol detection has read.
+            // Bytes that protocol detection has already read.
             self.receive()?;
         }
         let again = self.poll_reads(cx)?;
@@ -191,7 +191,7 @@ impl<S: Io> Driver<S> {
             .map_err(|error| ConnError::io(error.kind(), "the connection broke while writing"))
     }
 
-    /// Begins the end of the connection: queues a GOAWAY where one is due.
+    /// Begins the end of the connection: queues a GOAWAY if one must be sent.
     fn close(&mut self, result: Result<(), ConnError>) {
         let mut inner = self.conn.borrow_mut();
         let quiet = matches!(&result, Err(error) if error.io.is_none() && error.what.is_empty());
@@ -253,8 +253,8 @@ impl<S: Io> Driver<S> {
             return Poll::Pending;
         }
         if !inner.out.is_empty() {
-            // The peer takes no bytes. Without a reset the kernel would keep the unsent bytes for
-            // as long as that lasts.
+            // The peer does not read. Without a reset the kernel would keep the unsent bytes as long as the peer does
+            // not read.
             self.io.reset_on_drop();
         }
         done(closing)
@@ -268,7 +268,7 @@ impl<S: Io> Future for Driver<S> {
         let this = &mut *self;
         {
             let mut inner = this.conn.borrow_mut();
-            // Nothing needs to wake the driver while it runs.
+            // The driver is running, so nothing needs to wake it.
             inner.driver_woken = true;
             if !inner.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
                 inner.driver = Some(cx.waker().clone());
@@ -337,7 +337,7 @@ impl Inbox {
         self.start == self.end
     }
 
-    /// Stores bytes that were read elsewhere.
+    /// Stores bytes that other code has read.
     fn put(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -381,8 +381,7 @@ impl Inbox {
         Poll::Ready(Ok(count))
     }
 
-    /// Called before a wait: while memory is short, moves a partial frame into the smallest chunk
-    /// that holds it.
+    /// Called before a wait. While memory is short, moves a partial frame into the smallest chunk that can hold it.
     fn park(&mut self) {
         if !budget::is_short() || self.is_empty() {
             return;
@@ -408,7 +407,7 @@ impl Inbox {
         self.move_to(class);
     }
 
-    /// Moves the unparsed bytes, which must fit, to a chunk that nothing else refers to.
+    /// Moves the unparsed bytes to a chunk to which nothing else refers. They must fit into it.
     fn move_to(&mut self, class: Class) {
         let held = self.end - self.start;
         let mut chunk = Chunk::take(class);
@@ -419,8 +418,8 @@ impl Inbox {
         (self.start, self.end) = (0, held);
     }
 
-    /// Adapts the chunk size: a read that fills its room makes the next chunk larger, many small
-    /// reads in a row make it smaller.
+    /// Adapts the chunk size: a read that fills the chunk makes the next chunk larger, and many small reads in a row
+    /// make it smaller.
     fn learn(&mut self, asked: usize, count: usize) {
         if count == asked {
             self.class = self.class.larger();
@@ -445,7 +444,7 @@ mod tests {
 
     #[test]
     fn while_memory_is_short_reads_are_small_again() {
-        // On its own thread, since the budget belongs to the thread.
+        // On a thread of its own, because a memory budget belongs to a thread.
         let test = std::thread::spawn(|| {
             let mut inbox = Inbox::new();
             inbox.class = Class::FIRST_READ.larger().larger();

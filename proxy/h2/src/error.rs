@@ -1,4 +1,4 @@
-//! How a connection or a stream ends early, and what counts as abuse.
+//! How a connection or a stream ends early, and which behaviour of a peer counts as abuse.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -10,8 +10,7 @@ use std::io;
 
 use crate::code::Code;
 
-/// Behaviour of a peer, by fault or malice, for which there is a limit. Each kind is counted per
-/// thread.
+/// Behaviour of a peer that is limited, whether it is a mistake or an attack. Each kind is counted per thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Abuse {
@@ -47,11 +46,11 @@ pub enum Abuse {
     SettingsTimeout,
     /// A message that breaks RFC 9113 section 8. Only the stream is reset.
     Malformed,
-    /// The peer opened a stream while the worker's memory budget was nearly used up. Only the
-    /// stream is refused. This may not be the peer's fault.
+    /// The peer opened a stream while the worker's memory budget was nearly used up. Only the stream is refused. This
+    /// need not be the peer's fault.
     MemoryBudget,
-    /// The reader of a stream took too little for too long while other streams needed the memory or
-    /// the slot that it held. Only the stream is reset.
+    /// The reader of a stream read too little for too long while other streams needed the memory or the slot that the
+    /// stream held. Only the stream is reset.
     StalledStream,
     /// The streams of a connection together hold so many unread bytes that its window is not
     /// renewed.
@@ -61,8 +60,8 @@ pub enum Abuse {
     /// Sent bytes were retransmitted again and again and never acknowledged while streams were
     /// open: the remote machine is lost.
     Unanswered,
-    /// More interim responses (1xx) at once than may wait for the reader of a stream. The surplus is
-    /// dropped, and the stream goes on.
+    /// More interim responses (1xx) at once than may wait for the reader of a stream. The surplus is dropped, and the
+    /// stream continues.
     InterimHeads,
 }
 
@@ -141,7 +140,7 @@ pub fn abuse_counts() -> [(Abuse, u64); Abuse::ALL.len()] {
     COUNTS.with(|counts| Abuse::ALL.map(|abuse| (abuse, counts[abuse as usize].get())))
 }
 
-/// Why a connection ended with an error.
+/// Why a connection ended early.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what} ({code})")]
 pub struct ConnError {
@@ -151,7 +150,7 @@ pub struct ConnError {
     pub what: &'static str,
     /// The limit that was exceeded, if that is the reason.
     pub abuse: Option<Abuse>,
-    /// The peer sent the code.
+    /// Whether the peer sent the code.
     pub by_peer: bool,
     /// The error of the byte stream below, if it failed.
     pub io: Option<io::ErrorKind>,
@@ -179,7 +178,7 @@ impl ConnError {
         Self { io: Some(kind), ..Self::broke(Code::INTERNAL_ERROR, what) }
     }
 
-    /// A name for metrics: that of the exceeded limit, else that of the code.
+    /// A name for metrics: the name of the exceeded limit if there is one, otherwise that of the code.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match (self.abuse, self.io) {
@@ -204,23 +203,23 @@ pub struct Reset {
 }
 
 impl Reset {
-    /// Ends a stream whose reader takes too little while other streams need the memory or the slot.
+    /// The reset of a stream whose reader reads too little while other streams need the memory or the slot.
     pub(crate) const STALL: Self =
         Self { code: Code::ENHANCE_YOUR_CALM, by: ResetBy::Us, unprocessed: false };
 
-    /// Whether this side reset the stream because its reader took too little.
+    /// Whether this side reset the stream because its reader read too little.
     #[must_use]
     pub fn is_stall(self) -> bool {
         self == Self::STALL
     }
 }
 
-/// What ended a stream.
+/// Who ended a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResetBy {
-    /// The peer, with RST_STREAM.
+    /// The peer did, with RST_STREAM.
     Peer,
-    /// This side: the user of the stream, or this crate because the peer broke the protocol on it.
+    /// This side did: the user of the stream, or this crate because the peer broke the protocol on it.
     Us,
     /// The connection ended, or its GOAWAY excluded the stream.
     Connection,
@@ -229,7 +228,7 @@ pub enum ResetBy {
 /// Why a stream was not opened. Nothing was sent, so the request can use another connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// As many streams are open as the peer, or our own limit, allows.
+    /// As many streams are open as the peer allows, or as our own limit allows.
     #[error("all streams are in use")]
     Full,
     /// The connection accepts no more streams: it is closed, draining or out of identifiers.

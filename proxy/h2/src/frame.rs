@@ -2,7 +2,7 @@
 
 use crate::code::Code;
 
-/// Bytes of a frame header.
+/// The size of a frame header in bytes.
 pub(crate) const HEAD_BYTES: usize = 9;
 /// The first bytes that a client sends (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -35,7 +35,7 @@ pub(crate) mod flag {
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// Bytes of payload; 24 bits.
+    /// The size of the payload in bytes, a number of 24 bits.
     pub(crate) len: u32,
     pub(crate) kind: u8,
     pub(crate) flags: u8,

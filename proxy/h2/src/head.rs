@@ -10,10 +10,10 @@ use std::ops::{Deref, DerefMut};
 
 use leno_hpack::{Block, Field, Token};
 
-/// Free blocks kept per thread: enough for a hundred streams, each with a request, a response and
-/// trailers in progress.
+/// How many free blocks each thread keeps: enough for a hundred streams, each with a request, a response and trailers
+/// in progress.
 const KEPT_BLOCKS: usize = 256;
-/// A larger block is freed and not kept.
+/// A block with more bytes than this is freed and not kept.
 const KEPT_BYTES: usize = 8 * 1024;
 
 thread_local! {
@@ -25,7 +25,7 @@ pub(crate) fn trim() {
     FREE.with(|free| drop(free.take()));
 }
 
-/// A [`Block`] that returns to the thread's pool when it is dropped.
+/// A [`Block`] that returns to its thread's pool when it is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Head(Block);
 
@@ -42,7 +42,7 @@ impl Head {
         self.find(Token::STATUS).and_then(status)
     }
 
-    /// Whether this is an interim head (1xx), which another head follows.
+    /// Whether this is an interim head (1xx), which is followed by another head.
     #[must_use]
     pub fn is_interim(&self) -> bool {
         self.find(Token::STATUS).is_some_and(|status| status.first() == Some(&b'1'))
@@ -84,7 +84,7 @@ impl Drop for Head {
         }
         let mut block = std::mem::take(&mut self.0);
         block.clear();
-        // An error means that the thread is ending: the block is freed.
+        // An error means that the thread is ending. The block is then freed.
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() < KEPT_BLOCKS {
@@ -104,19 +104,19 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Head {
     }
 }
 
-/// The facts in a valid head that framing depends on.
+/// Facts about a valid head that determine how its message is framed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) content_length: Option<u64>,
-    /// `content-length` is there more than once, with one value.
+    /// Whether `content-length` occurs more than once, with the same value.
     pub(crate) length_repeated: bool,
-    /// `:method` is HEAD: the response has no body whatever its content-length is.
+    /// Whether `:method` is HEAD. Then the response has no body, whatever its content-length is.
     pub(crate) is_head: bool,
-    /// 0 for a request.
+    /// The status of a response; 0 for a request.
     pub(crate) status: u16,
 }
 
-/// Bits for the pseudo-headers that occurred.
+/// One bit for each pseudo-header, which says that it occurred.
 mod seen {
     pub(super) const METHOD: u8 = 1;
     pub(super) const SCHEME: u8 = 2;
@@ -190,8 +190,8 @@ pub(crate) fn ends_with_trace(block: &Block) -> bool {
     last.is_some_and(|field| field.token() == Token::TRACEPARENT && is_value(field.value()))
 }
 
-/// Removes fields that a valid section has and that must not be forwarded: a `content-length` that
-/// repeats another (RFC 9110 section 8.6), or that is in a response without content (1xx, 204).
+/// Removes fields that may be in a valid section but must not be forwarded: a `content-length` that repeats another
+/// (RFC 9110 section 8.6), and one in a response without content (1xx, 204).
 pub(crate) fn remove_lengths(block: &mut Block, facts: &Facts) {
     let mut keep = !matches!(facts.status, 100..200 | 204);
     if facts.content_length.is_some() && (facts.length_repeated || !keep) {
@@ -384,8 +384,8 @@ fn is_scheme(bytes: &[u8]) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
 }
 
-/// `*` is the target of OPTIONS, and of an extended CONNECT that stands for an OPTIONS with `Upgrade`,
-/// which only a proxy of the mesh may send: its user checks that.
+/// `*` is the target of OPTIONS. It is also the target of an extended CONNECT that stands for an OPTIONS with
+/// `Upgrade`, which only a proxy of the mesh may send; the user of this crate checks that.
 fn is_path(values: &Pseudo<'_>) -> bool {
     match values.path {
         [b'/', ..] => all(values.path, TARGET),
@@ -401,7 +401,7 @@ fn is_value(bytes: &[u8]) -> bool {
     if around(bytes.first()) || around(bytes.last()) {
         return false;
     }
-    // One pass without a branch per byte, of which a release build makes no vector instructions
+    // One pass without a branch per byte. The compiler does not vectorise it in a release build
     // (`docs/decisions/198-what-an-unobserved-request-costs.md`).
     let bad = |byte: u8| ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f);
     !bytes.iter().fold(false, |any, byte| any | bad(*byte))

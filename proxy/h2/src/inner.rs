@@ -1,8 +1,8 @@
 //! The state of a connection that its driver and its streams share, and how streams end in it.
 //!
-//! The code of one connection touches another connection only where streams are linked, and only in
-//! this order: the near connection is borrowed and calls a method of the far one. These methods are
-//! named `far_*`, and they call no third connection. So no two borrows can conflict.
+//! The code of one connection touches another connection only where streams are linked, and only in this order: the
+//! near connection is borrowed and calls a method of the far one. The names of these methods begin with `far_`, and the
+//! methods call no third connection. So no two borrows can conflict.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "windows and counts have bounds that frames are checked against"
@@ -29,12 +29,12 @@ use crate::settings::{DEFAULT_WINDOW, PeerSettings};
 use crate::slot::{Far, Key, Progress, Slot, Streams, Then};
 use crate::tolerance::Tolerance;
 
-/// Streams that we have reset and that are remembered, because frames for them may still arrive and
-/// must be ignored. As many as may be open at once.
+/// How many streams that we have reset are remembered, because frames for them may still arrive and must be ignored. As
+/// many streams may be open at once.
 const REMEMBERED_RESETS: usize = 256;
 
-/// Frames without content that are tolerated for each frame with content: a WINDOW_UPDATE on both
-/// levels for each DATA frame, and a PING.
+/// How many frames without content are tolerated for each frame with content: WINDOW_UPDATE for the stream and for the
+/// connection after each DATA frame, and a PING.
 pub(crate) const EMPTY_PER_USEFUL: u32 = 4;
 
 /// The state that a connection's driver and its streams share.
@@ -44,11 +44,11 @@ pub(crate) type SharedConn = Rc<Guarded>;
 /// half-changed state, such as the encoder's table, would corrupt every stream of the connection.
 pub(crate) struct Guarded(RefCell<Inner>);
 
-/// A mutable borrow of the state.
+/// A mutable borrow of the state, during which the state changes.
 pub(crate) struct Change<'a> {
     inner: RefMut<'a, Inner>,
-    /// A panic was already unwinding when the change began: a destructor makes the change, and the
-    /// panic is unrelated to it.
+    /// Whether a panic was already unwinding when the change began. A destructor then makes the change, which has
+    /// nothing to do with the panic.
     panicking: bool,
 }
 
@@ -110,7 +110,7 @@ pub(crate) enum Phase {
     Closed,
 }
 
-/// Everything about a connection except its byte stream.
+/// The whole state of a connection except its byte stream.
 pub(crate) struct Inner {
     pub(crate) client: bool,
     pub(crate) limits: Rc<Limits>,
@@ -126,30 +126,30 @@ pub(crate) struct Inner {
     /// Why the connection ended. `None` before that, or if it ended without an error.
     pub(crate) error: Option<ConnError>,
 
-    /// Bytes that we may still send, over all streams.
+    /// How many bytes this side may still send, over all streams.
     pub(crate) send_window: i64,
-    /// Bytes that the peer may still send, over all streams.
+    /// How many bytes the peer may still send, over all streams.
     pub(crate) recv_window: i64,
-    /// Bytes of DATA that were received and not passed on yet.
+    /// How many bytes of DATA were received and not yet passed on.
     pub(crate) held: usize,
-    /// The window is not renewed because too many bytes are held.
+    /// Whether the window is not renewed because too many bytes are held.
     pub(crate) withheld: bool,
-    /// Number of streams that have the larger window.
+    /// The number of streams that have the larger window.
     pub(crate) grown: u32,
-    /// Number of streams that the last check found stalled. Lower if some have ended since.
+    /// The number of streams that the last check found stalled. It decreases when such a stream ends.
     pub(crate) stalled: u32,
     /// Since when DATA has been waiting for the peer to renew the connection's window.
     pub(crate) starved_since: Option<Instant>,
-    /// Bytes of replies that were queued since the queue was last empty.
+    /// How many bytes of replies were queued since the queue was last empty.
     pub(crate) replies: usize,
     /// Streams with queued DATA and an open window of their own.
     pub(crate) ring: VecDeque<Key>,
-    /// Number of streams that have not ended.
+    /// The number of streams that have not ended.
     pub(crate) open: u32,
 
     /// The largest identifier of a stream that the peer opened.
     pub(crate) last_peer_id: u32,
-    /// Which of the 64 identifiers up to `last_peer_id` were opened and not skipped, as bits.
+    /// Which of the 64 identifiers up to `last_peer_id` were opened and not skipped, one bit for each.
     pub(crate) opened_ids: u64,
     pub(crate) next_id: u32,
     pub(crate) reset_ids: VecDeque<u32>,
@@ -160,7 +160,7 @@ pub(crate) struct Inner {
     /// Requests that wait for `accept`.
     pub(crate) accepted: VecDeque<Key>,
     pub(crate) accept_waker: Option<Waker>,
-    /// The connection's user is gone: the connection ends with its last stream.
+    /// Whether the connection's user has dropped it. The connection then ends with its last stream.
     pub(crate) unused: bool,
     pub(crate) openers: VecDeque<(u64, Waker)>,
     pub(crate) next_ticket: u64,
@@ -169,15 +169,15 @@ pub(crate) struct Inner {
     pub(crate) settling: Vec<Waker>,
 
     pub(crate) driver: Option<Waker>,
-    /// The driver is running or scheduled to run.
+    /// Whether the driver is running or scheduled to run.
     pub(crate) driver_woken: bool,
-    /// Number of reads that returned bytes.
+    /// The number of reads that returned bytes.
     pub(crate) heard: u64,
-    /// Bytes were written since the clock's last check.
+    /// Whether bytes were written since the clock's last check.
     pub(crate) moved: bool,
-    /// The frames just read woke other tasks, which may have something to write.
+    /// Whether the frames just read have woken other tasks, which may have something to write.
     pub(crate) notified: bool,
-    /// A panic unwound through a change of this state. The driver ends the connection.
+    /// Whether a panic unwound through a change of this state. The driver then ends the connection.
     pub(crate) half_changed: bool,
 }
 
@@ -229,7 +229,7 @@ impl Inner {
         }
     }
 
-    /// Makes sure that the driver runs after this.
+    /// Makes sure that the driver will run.
     pub(crate) fn wake_driver(&mut self) {
         if !self.driver_woken
             && let Some(driver) = &self.driver
@@ -274,7 +274,7 @@ impl Inner {
         }
     }
 
-    /// Resets one stream because the peer broke a rule on it.
+    /// Resets one stream because the peer broke a rule in it.
     pub(crate) fn stream_error(
         &mut self,
         id: u32,
@@ -295,8 +295,8 @@ impl Inner {
         Err(ConnError::abused(Abuse::StreamErrors, "the peer caused too many stream errors"))
     }
 
-    /// Refuses a stream because memory is short. This does not count as one of the stream errors
-    /// that end a connection, since the connection's other streams should continue.
+    /// Refuses a stream because memory is short. This does not count as a stream error, of which too many end a
+    /// connection, since the connection's other streams should continue.
     pub(crate) fn refuse_for_memory(&mut self, id: u32) -> Result<(), ConnError> {
         count(Abuse::MemoryBudget);
         self.remember_reset(id);
@@ -332,7 +332,7 @@ impl Inner {
         let code = match reset.by {
             ResetBy::Connection if self.client => Code::INTERNAL_ERROR,
             ResetBy::Connection => Code::CANCEL,
-            // The server is not at fault, so its stream is only cancelled.
+            // The server is not at fault, so the stream to it is only cancelled.
             ResetBy::Us if !self.client => Code::CANCEL,
             ResetBy::Us if reset.is_stall() => reset.code,
             // The server's message is malformed.
@@ -356,8 +356,8 @@ impl Inner {
         self.drop_content(key, reset)
     }
 
-    /// Ends a stream and drops the bytes that it holds, even if all that is left is for its reader
-    /// to finish. Returns the linked stream, if there is one.
+    /// Ends a stream and drops the bytes that it holds, even if both directions are complete and only the reader has
+    /// not finished. Returns the linked stream, if there is one.
     pub(crate) fn drop_content(&mut self, key: Key, reset: Reset) -> Option<Far> {
         let slot = self.streams.get_mut(key)?;
         slot.reset = Some(reset);
@@ -379,7 +379,7 @@ impl Inner {
         far
     }
 
-    /// If the stream is over: wakes its tasks, updates the counts and frees the slot.
+    /// If the stream is over, wakes its tasks, updates the counts and frees the slot.
     pub(crate) fn settle(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| slot.is_over()) else { return };
         slot.wake_recv();
@@ -414,9 +414,8 @@ impl Inner {
         drop(far);
     }
 
-    /// The server at the far end of the link has sent its whole response and wants no more of the
-    /// request. Delivers the rest of the response on this stream, then resets the stream with
-    /// NO_ERROR.
+    /// Called when the server at the far end of the link has sent its whole response and wants no more of the request.
+    /// Delivers the rest of the response on this stream, then resets the stream with NO_ERROR.
     pub(crate) fn far_finish(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         if slot.send == Progress::Ended {
@@ -426,7 +425,7 @@ impl Inner {
         }
     }
 
-    /// The stream's user has dropped its handle.
+    /// Called when the stream's user has dropped its handle.
     pub(crate) fn drop_handle(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         slot.handle = false;
@@ -437,13 +436,13 @@ impl Inner {
         }
         let sending_done = slot.send == Progress::Ended || !matches!(slot.then, Then::More);
         if sending_done && slot.recv == Progress::Ended {
-            // The queue is still sent.
+            // The queued bytes are still sent.
             return;
         }
         if !sending_done {
             return self.reset(key, Code::CANCEL);
         }
-        // Received bytes have no reader any more.
+        // Nobody reads the received bytes any more.
         if self.client {
             self.reset(key, Code::CANCEL);
         } else if slot.send == Progress::Ended {
@@ -479,9 +478,9 @@ impl Inner {
         self.renew_connection();
     }
 
-    /// Gives the peer credit for the whole connection once half of its window is used. Bytes that
-    /// are still held count as well, so that no stream waits for the reader of another one. There
-    /// is no credit while all streams together hold more than [`Limits::held_bytes`].
+    /// Gives the peer credit for the whole connection once half of its window is used. Bytes that are still held count
+    /// as used, too, so that no stream waits for the reader of another. There is no credit while all streams together
+    /// hold more than [`Limits::held_bytes`].
     pub(crate) fn renew_connection(&mut self) {
         let window = i64::from(self.limits.connection_window());
         let credit = window - self.recv_window;
@@ -499,7 +498,7 @@ impl Inner {
         self.put(&frame::window_update(0, credit as u32));
     }
 
-    /// Whether a stream may be opened.
+    /// Whether a stream may be opened, and if not, why.
     pub(crate) fn can_open(&self) -> Result<(), crate::OpenError> {
         use crate::OpenError::{Closed, Full};
         let limit = self.peer.concurrent.min(self.limits.opened_streams);
@@ -549,7 +548,7 @@ impl Inner {
             let unprocessed = self.client && slot.head_at >= written;
             self.end_stream(key, Reset { code, by: ResetBy::Connection, unprocessed });
         }
-        // Requests that were not accepted will never get a user.
+        // Requests that were not accepted will never have a user.
         while let Some(key) = self.accepted.pop_front() {
             self.drop_handle(key);
         }
@@ -581,7 +580,7 @@ impl Inner {
         self.wake_driver();
     }
 
-    /// The peer has seen the first GOAWAY, or had enough time: sends the final one.
+    /// Sends the final GOAWAY, because the peer has seen the first one or had enough time for it.
     pub(crate) fn drain_for_good(&mut self) {
         if self.phase == Phase::Announced {
             self.phase = Phase::Draining;
@@ -601,7 +600,7 @@ impl Drop for Inner {
     }
 }
 
-/// Payload of the PING of a drain.
+/// The payload of the PING in a drain.
 pub(crate) const DRAIN_PING: [u8; 8] = *b"leno/end";
 
 #[cfg(test)]
@@ -653,7 +652,7 @@ mod tests {
             );
             assert_eq!(other.head().await.unwrap_err().by, ResetBy::Connection);
             assert!(!client.is_open());
-            // The server saw the connection break, and no half-written frame.
+            // The server saw that the connection broke, and did not receive an incomplete frame.
             assert!(server.await.unwrap().unwrap_err().io.is_some());
         });
     }

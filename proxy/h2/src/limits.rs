@@ -8,70 +8,68 @@ use crate::settings::{DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, OwnSettings};
 /// The limits of a connection. `Default` suits a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Streams that the peer may have open at once. More are refused with REFUSED_STREAM, which is
-    /// safe to retry. nginx, Envoy and Go allow between 100 and 250.
+    /// How many streams the peer may have open at once. Others are refused with REFUSED_STREAM, after which a retry is
+    /// safe. nginx, Envoy and Go allow between 100 and 250.
     pub concurrent_streams: u32,
-    /// Streams that we open at once, even if the peer allows more. This bounds how many requests
-    /// fail when one connection breaks.
+    /// How many streams we open at once, even if the peer allows more. This limits how many requests fail when one
+    /// connection breaks.
     pub opened_streams: u32,
-    /// Bytes of a decoded field section, counted as in RFC 9113 section 6.5.2 (32 extra bytes per
-    /// field). As much as the limit of HTTP/1 heads, so that the application decides what is too
-    /// much.
+    /// The largest decoded field section in bytes, counted as in RFC 9113 section 6.5.2 (32 extra bytes per field). It
+    /// equals the limit of HTTP/1 heads, so that the application decides what is too much.
     pub header_list_bytes: u32,
-    /// Fields in one section.
+    /// The largest number of fields in one section.
     pub header_fields: usize,
-    /// CONTINUATION frames of one field section. The largest section takes four frames of the
-    /// smallest maximum frame size.
+    /// The largest number of CONTINUATION frames of one field section. The largest section fits into four frames if
+    /// frames are as small as a peer may demand.
     pub continuations: u32,
-    /// Bytes of our HPACK decoder's dynamic table (HEADER_TABLE_SIZE).
+    /// The size of our HPACK decoder's dynamic table (HEADER_TABLE_SIZE).
     pub table_bytes: u32,
-    /// Largest dynamic table that our HPACK encoder uses, and that the peer therefore has to keep.
+    /// The largest dynamic table that our HPACK encoder uses. The peer must keep a table of the same size.
     pub encoder_table_bytes: u32,
-    /// Bytes that a new stream may receive before its reader has taken any. Never less than 65,535,
-    /// which a peer may use before it has received our settings. Small, because every stream of a
-    /// connection can hold that much while its reader takes nothing.
+    /// How many bytes a new stream may receive before its reader has taken any. Never less than 65,535, which a peer
+    /// may use before it has received our settings. The window is small because every stream of a connection can hold
+    /// that much while its reader takes nothing.
     pub stream_window: u32,
-    /// The window of a stream once its reader has taken the first bytes: at 0.5 ms to a server,
-    /// enough for 500 MB/s. At most [`grown_streams`](Self::grown_streams) have it at a time.
+    /// The window of a stream once its reader has taken the first bytes. With 0.5 ms to a server it is enough for 500
+    /// MB/s. At most [`grown_streams`](Self::grown_streams) streams have it at a time.
     pub grown_window: u32,
-    /// Streams of a connection that may have the larger window at a time: a few bulk transfers. The
-    /// others keep [`stream_window`](Self::stream_window): 128 MB/s at 0.5 ms.
+    /// How many streams of a connection may have the larger window at a time: a few bulk transfers. The others keep
+    /// [`stream_window`](Self::stream_window), which with 0.5 ms to a server is enough for 128 MB/s.
     pub grown_streams: u32,
-    /// Bytes that a connection may receive before our next WINDOW_UPDATE: the windows of several
-    /// streams, so that one bulk stream does not use it up. It is renewed as bytes arrive, so that
-    /// streams whose readers stall do not stop the other streams.
+    /// How many bytes a connection may receive before our next WINDOW_UPDATE: the windows of several streams, so that
+    /// one bulk stream does not use it up. It is renewed as bytes arrive, so that streams whose readers stall do not
+    /// stop the other streams.
     pub connection_window: u32,
-    /// Bytes received and not yet passed on, over all streams of a connection, above which the
-    /// connection's window is no longer renewed. More than 250 streams can hold with the windows
-    /// above, so that a proxy of the mesh cannot reach it; it bounds the memory for servers that
-    /// allow more streams. From half of it on, stalled streams are ended ([`stall`](Self::stall))
-    /// and a pool should prefer another connection.
+    /// If all streams of a connection together hold more received bytes than this, the connection's window is no longer
+    /// renewed. It is more than 250 streams can hold with the windows above, so that a proxy of the mesh cannot reach
+    /// it; it limits the memory for servers that allow more streams. From half of it on, stalled streams are ended
+    /// ([`stall`](Self::stall)), and a pool should prefer another connection.
     pub held_bytes: usize,
-    /// How long the reader of a stream may take less than 16 KiB of the bytes that wait for it
-    /// while other streams need the memory or the slot. After that the stream is reset. The reset
-    /// comes after one to two times this duration. While nothing else needs the memory, a slow
-    /// reader harms only itself, and the limit is [`write_stall`](Self::write_stall).
+    /// How long the reader of a stream may take less than 16 KiB of the bytes that wait for it while other streams need
+    /// the memory or the slot. After that the stream is reset, which happens after one to two times this duration.
+    /// While nothing else needs the memory, a slow reader harms only itself, and the limit is
+    /// [`write_stall`](Self::write_stall).
     pub stall: Duration,
-    /// The code of such a reset. Where streams carry connections it must be none that ends them in order.
+    /// The code of a reset because of [`stall`](Self::stall). If streams carry tunnelled connections, it must not be a
+    /// code that means an orderly end.
     pub stall_code: Code,
-    /// Largest DATA frame accepted and sent. Every implementation accepts 16 KiB.
+    /// The largest DATA frame that is accepted and sent. Every implementation accepts 16 KiB.
     pub frame_bytes: u32,
-    /// Bytes in the connection's write queue above which DATA waits in its stream instead: enough
-    /// to make a write worth its system call.
+    /// If the connection's write queue has more bytes than this, DATA waits in its stream instead. It is enough to make
+    /// a write worth its system call.
     pub write_bytes: usize,
-    /// Bytes of replies (PING, SETTINGS, RST_STREAM) that may be queued for a peer that does not
-    /// read: more than any legitimate burst needs.
+    /// How many bytes of replies (PING, SETTINGS, RST_STREAM) may be queued for a peer that does not read: more than
+    /// any legitimate burst needs.
     pub reply_bytes: usize,
-    /// Bytes of DATA that the user of a stream may queue beyond what the windows allow.
+    /// How many bytes of DATA the user of a stream may queue beyond the windows.
     pub send_bytes: usize,
-    /// Interim responses (1xx) that may be queued for the reader of a stream; more are dropped.
+    /// How many interim responses (1xx) may be queued for the reader of a stream. Others are dropped.
     pub interim_heads: usize,
-    /// Resets by the peer that are tolerated at once, and then per second. Each stream that ends
-    /// without a reset gives one back. A client that cancels slow requests stays below this, a
-    /// rapid-reset attack does not.
+    /// How many resets by the peer are tolerated at once, and then per second. Each stream that ends without a reset
+    /// allows one more. A client that cancels slow requests stays below this, whereas a rapid-reset attack does not.
     pub resets: u32,
-    /// Frames without content (empty DATA, PRIORITY, PING, ...) that are tolerated at once, and
-    /// then per second. gRPC's bandwidth estimation sends a PING per round trip.
+    /// How many frames without content (empty DATA, PRIORITY, PING, ...) are tolerated at once, and then per second.
+    /// gRPC's bandwidth estimation sends a PING per round trip.
     pub empty_frames: u32,
     /// How long a connection without streams is kept. It is closed after one to two times this
     /// duration.
@@ -79,23 +77,23 @@ pub struct Limits {
     /// How long the preface, a frame or a field section may take from its first byte to its last
     /// (slow loris), and how long the peer may take to acknowledge our SETTINGS.
     pub head: Duration,
-    /// How long the receiver of a stream may grant no window, or the peer of a connection read no
-    /// byte, while bytes wait for it. Takes effect after one to two times this duration.
+    /// How long the receiver of a stream may grant no window, or the peer of a connection read no byte, while bytes
+    /// wait to be sent. The limit takes effect after one to two times this duration.
     pub write_stall: Duration,
     /// How long the peer may send nothing while streams are open before
-    /// [`Io::is_unanswered`](leno_transport::Io::is_unanswered) is consulted. Takes effect after one to
-    /// two times this duration.
+    /// [`Io::is_unanswered`](leno_transport::Io::is_unanswered) is checked. The limit takes effect after one to two
+    /// times this duration.
     pub silence: Duration,
-    /// After [`silence`](Self::silence), send a PING, and end the connection if nothing arrives
-    /// within the same time again. Only between proxies of the mesh: gRPC servers treat a PING
-    /// every few seconds as abuse, and for other machines the kernel's own probes suffice.
+    /// Whether to send a PING after [`silence`](Self::silence), and to end the connection if nothing arrives within the
+    /// same time again. Only between proxies of the mesh: gRPC servers treat a PING every few seconds as abuse, and for
+    /// other machines the kernel's own probes are enough.
     pub ping: bool,
-    /// How long to wait for the reply to the PING behind the first GOAWAY of a drain, and how long
-    /// to wait for the peer to close after us.
+    /// How long to wait for the reply to the PING after the first GOAWAY of a drain, and how long to wait for the peer
+    /// to close after we have closed.
     pub linger: Duration,
-    /// Bytes that are read and discarded while waiting for the peer to close.
+    /// How many bytes are read and discarded while waiting for the peer to close.
     pub linger_bytes: usize,
-    /// Accept extended CONNECT (RFC 8441).
+    /// Whether to accept extended CONNECT (RFC 8441).
     pub connect_protocol: bool,
 }
 

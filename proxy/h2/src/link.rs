@@ -13,24 +13,23 @@ use crate::stream::Stream;
 /// How many bytes a link moved, and how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Linked {
-    /// Bytes of DATA received on the first stream (the client's).
+    /// How many bytes of DATA were received on the first stream (the client's).
     pub received: u64,
-    /// Bytes of DATA sent on the first stream.
+    /// How many bytes of DATA were sent on the first stream.
     pub sent: u64,
     /// How the first stream ended early. `None` if it did not.
     pub client: Option<Reset>,
-    /// How the second stream (the server's) ended early.
+    /// How the second stream (the server's) ended early. `None` if it did not.
     pub server: Option<Reset>,
 }
 
-/// From now on everything that `from` receives (body, trailers, end) goes directly to `to`, from
-/// one connection's reader into the other connection's queue. A reset of either stream ends both.
-/// The sender gets its credit back once its bytes are in the other connection's bounded queue, so
-/// flow control works from end to end.
+/// From now on everything that `from` receives (body, trailers, end) goes directly to `to`, from one connection's
+/// reader into the other connection's queue. A reset of either stream ends both. The sender gets its credit back once
+/// its bytes are in the other connection's bounded queue, so flow control works from end to end.
 ///
-/// Heads are not forwarded: call this for the request once the stream to the server is open, and
-/// for the response once its head was sent. The two connections must have opposite roles;
-/// otherwise this does nothing. If one of the streams was reset already, this resets the other.
+/// Heads are not forwarded. So call this for the request once the stream to the server is open, and for the response
+/// once its head was sent. The two connections must have opposite roles; otherwise this does nothing. If one of the
+/// streams was reset already, this resets the other.
 pub fn forward(from: &Stream, to: &Stream) {
     if Rc::ptr_eq(&from.conn, &to.conn) {
         return;
@@ -55,7 +54,7 @@ pub fn forward(from: &Stream, to: &Stream) {
     let Some(slot) = source.streams.get_mut(from.key) else { return };
     slot.recv_far = true;
     slot.far = Some(far(to));
-    // Bytes that arrived earlier go first.
+    // Bytes that arrived earlier must go first.
     let ended = slot.recv == Progress::Ended;
     let trailers = slot.trailers.take();
     if slot.keep_trailers {
@@ -84,9 +83,8 @@ fn far(stream: &Stream) -> Far {
     Far { conn: Rc::clone(&stream.conn), key: stream.key }
 }
 
-/// Links a client's stream and the stream to a server in both directions, after the response's head
-/// was sent, and completes when both are over. Dropping the link resets the streams that are not
-/// over.
+/// Links a client's stream and the stream to a server in both directions. To be called after the response's head was
+/// sent. Completes when both streams are over. Dropping the link resets the streams that are not over.
 #[must_use]
 pub fn link(client: Stream, server: Stream) -> Link {
     forward(&client, &server);
@@ -102,7 +100,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Bytes of DATA received and sent on the client's stream so far.
+    /// How many bytes of DATA were received and sent on the client's stream so far.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         self.client.bytes()
@@ -121,7 +119,7 @@ impl Future for Link {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Linked> {
         let this = &mut *self;
-        // A reset of one resets the other, so that both end.
+        // A reset of either stream resets the other, so both end.
         let (Poll::Ready(client), Poll::Ready(server)) =
             (this.client.poll_closed(cx), this.server.poll_closed(cx))
         else {

@@ -1,4 +1,4 @@
-//! Numbers of open connections and streams on this thread, for gauges.
+//! The numbers of open connections and streams on this thread, for gauges.
 #![expect(clippy::indexing_slicing, reason = "there is a counter for each role")]
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ pub fn open_counts() -> [Open; 2] {
     OPEN.with(|open| [open[0].get(), open[1].get()])
 }
 
-/// Changes the counts of one role. Does nothing while the thread ends, when no code reads them.
+/// Changes the counts of one role. Does nothing while the thread ends, because nobody reads the counts then.
 pub(crate) fn change(client: bool, by: impl FnOnce(&mut Open)) {
     let _ended = OPEN.try_with(|open| {
         let cell = &open[usize::from(client)];

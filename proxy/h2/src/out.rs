@@ -11,32 +11,32 @@ use std::io::IoSlice;
 
 use crate::piece::Piece;
 
-/// Payloads up to this size are copied behind their frame header: the copy is cheaper than another
-/// slice in the vectored write.
+/// A payload up to this size is copied behind its frame header, because the copy is cheaper than another slice in the
+/// vectored write.
 pub(crate) const COPIED_BYTES: usize = 2048;
-/// Slices of one vectored write. More than a full queue of largest frames has.
+/// The number of slices of one vectored write. It is more than a full queue of largest frames has.
 pub(crate) const SLICES: usize = 64;
-/// Largest write buffer that is kept for reuse.
+/// The largest write buffer that is kept for reuse.
 const KEPT_BYTES: usize = 64 * 1024;
-/// Free buffers kept per thread: enough for the connections that have something to write between
-/// two polls of the runtime.
+/// How many free buffers each thread keeps: enough for the connections that have something to write between two polls
+/// of the runtime.
 const KEPT_BUFFERS: usize = 32;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The write queue of one connection. Holds a buffer only while it has bytes.
+/// The write queue of one connection. It has a buffer only while there are bytes to write.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     buf: Vec<u8>,
-    /// Bytes of `buf` that were written.
+    /// How many bytes of `buf` were written.
     done: usize,
     /// Payloads, each with the position in `buf` before which it is sent.
     pieces: VecDeque<(usize, Piece)>,
-    /// Bytes that wait to be written.
+    /// How many bytes wait to be written.
     len: usize,
-    /// Bytes that were ever queued.
+    /// How many bytes were ever queued.
     queued: u64,
 }
 
@@ -49,12 +49,12 @@ impl Out {
         self.len == 0
     }
 
-    /// Position of the next queued byte in the connection's byte stream.
+    /// The position of the next queued byte in the connection's byte stream.
     pub(crate) fn position(&self) -> u64 {
         self.queued
     }
 
-    /// Position of the next byte to write in the connection's byte stream.
+    /// The position of the next byte to write in the connection's byte stream.
     pub(crate) fn written(&self) -> u64 {
         self.queued - self.len as u64
     }
@@ -154,7 +154,7 @@ impl Out {
         self.done = 0;
         buf.clear();
         if buf.capacity() <= KEPT_BYTES {
-            // An error means that the thread is ending: the buffer is freed.
+            // An error means that the thread is ending. The buffer is then freed.
             let _ = FREE.try_with(|free| {
                 let mut free = free.borrow_mut();
                 if free.len() < KEPT_BUFFERS {

@@ -12,12 +12,12 @@ use std::rc::Rc;
 
 use leno_transport::budget;
 
-/// Sizes of chunks. The smallest is for copies of small payloads that must wait. The second holds
-/// the largest frame that most peers send, and the bytes before it. The largest is as much as one
-/// read of a bulk stream can use before it falls out of the processor's cache.
+/// Sizes of chunks. The smallest is for copies of small payloads that must wait. The second has room for the largest
+/// frame that most peers send, and for the bytes before it. The largest is as much as one read of a bulk stream can use
+/// before it no longer fits into the processor's cache.
 const SIZES: [usize; 4] = [4 * 1024, 20 * 1024, 64 * 1024, 256 * 1024];
 
-/// Free chunks kept of each size, at most 3.25 MiB per worker. More are freed.
+/// How many free chunks of each size are kept, at most 3.25 MiB per worker. Others are freed.
 const KEPT: [usize; 4] = [192, 24, 16, 4];
 
 /// The size of a chunk, as an index into [`SIZES`].
@@ -53,14 +53,14 @@ thread_local! {
     static FREE: [RefCell<Vec<Rc<[u8]>>>; SIZES.len()] = const { [const { RefCell::new(Vec::new()) }; SIZES.len()] };
 }
 
-/// Frees the calling thread's pooled chunks and heads. For a worker that has become idle.
+/// Frees the calling thread's pooled chunks and heads. To be called when a worker has become idle.
 pub fn trim_chunks() {
     crate::head::trim();
     FREE.with(|free| free.iter().for_each(|list| drop(list.take())));
 }
 
-/// A buffer for reads, of which [`Piece`]s are split off. The default owns nothing. The worker's
-/// memory budget is charged for a chunk as long as there is any reference to it.
+/// A buffer for reads, of which [`Piece`]s are split off. The default has no memory. The chunk counts in the worker's
+/// memory budget as long as there is any reference to it.
 #[derive(Default)]
 pub(crate) struct Chunk(Option<Rc<[u8]>>);
 
@@ -70,7 +70,7 @@ impl Chunk {
         Self::charged(pooled.unwrap_or_else(|| Rc::from(vec![0; class.size()])))
     }
 
-    /// Charges the budget for a chunk's first reference.
+    /// Creates the first reference to a chunk, and counts the chunk in the budget.
     fn charged(rc: Rc<[u8]>) -> Self {
         budget::charge(rc.len());
         Self(Some(rc))
@@ -105,7 +105,7 @@ impl Drop for Chunk {
             return;
         }
         let Some(class) = SIZES.iter().position(|size| *size == rc.len()) else { return };
-        // An error means that the thread is ending: the chunk is freed.
+        // An error means that the thread is ending. The chunk is then freed.
         let _ = FREE.try_with(|free| {
             let mut list = free[class].borrow_mut();
             if list.len() < KEPT[class] {
@@ -115,8 +115,8 @@ impl Drop for Chunk {
     }
 }
 
-/// Bytes of a body: a shared part of a chunk, without a copy. Stays on its thread. The default is
-/// empty and owns nothing.
+/// Bytes of a body: a shared part of a chunk, without a copy. It cannot leave its thread. The default is empty and has
+/// no memory.
 #[derive(Default)]
 pub struct Piece {
     chunk: Chunk,
@@ -138,13 +138,13 @@ impl Piece {
         }
     }
 
-    /// Bytes that this piece keeps allocated: those of its whole chunk.
+    /// How many bytes stay allocated because of this piece: those of its whole chunk.
     #[must_use]
     pub fn pinned(&self) -> usize {
         self.chunk.len()
     }
 
-    /// Splits off the first `count` bytes (or all of them). This piece keeps the rest.
+    /// Splits off the first `count` bytes, or all bytes if there are fewer. This piece keeps the rest.
     #[must_use]
     pub fn split_to(&mut self, count: usize) -> Self {
         let at = self.start + count.min(self.len());

@@ -22,33 +22,34 @@ use section::Section;
 /// The state of a stream identifier that is not in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Absent {
-    /// Its stream was not opened yet.
+    /// The stream was not opened yet.
     Idle,
-    /// We have reset its stream, and the peer may not have seen that.
+    /// We have reset the stream, and the peer may not know that yet.
     Reset,
-    /// Its stream has ended, or the peer skipped the identifier.
+    /// The stream has ended, or the peer skipped the identifier.
     Closed { skipped: bool },
 }
 
 /// The state of reading.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// The client's preface was received.
+    /// Whether the client's preface was received.
     preface: bool,
-    /// The first SETTINGS were received.
+    /// Whether the first SETTINGS were received.
     settings: bool,
-    /// The peer has acknowledged our settings.
+    /// Whether the peer has acknowledged our settings.
     pub(crate) acknowledged: bool,
     /// A field section that the next CONTINUATION continues.
     section: Option<Section>,
     /// The rest of a DATA frame that was received in part.
     data: Option<DataRest>,
-    /// Frames that were read completely. A field section counts once.
+    /// How many frames were read completely. A field section counts as one frame.
     pub(crate) frames: u64,
 }
 
 impl Reading {
-    /// Whether the peer must soon complete something that it has begun. A body may take any time.
+    /// Whether the peer must soon complete something that it has begun. Bodies are an exception, because they may take
+    /// any time.
     pub(crate) fn is_urgent(&self) -> bool {
         self.section.is_some() || !self.settings
     }
@@ -58,18 +59,18 @@ impl Reading {
         self.settings
     }
 
-    /// Whether no DATA frame or field section is half-read.
+    /// Whether no DATA frame or field section was read in part.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.section.is_none() && self.data.is_none()
     }
 }
 
-/// How far the bytes of a chunk were parsed.
+/// How many bytes of a chunk were parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Used {
-    /// Position of the first byte that was not parsed.
+    /// The position of the first byte that was not parsed.
     pub(crate) start: usize,
-    /// Bytes from `start` that the next step needs at least.
+    /// How many bytes, counted from `start`, the next step needs at least.
     pub(crate) want: usize,
 }
 
@@ -129,7 +130,7 @@ impl Inner {
         }
     }
 
-    /// Checks size and order: which frames are allowed at this point.
+    /// Checks a frame's size, and whether it is allowed at this point.
     fn check_order(&self, head: FrameHead) -> Result<(), ConnError> {
         if head.len > self.limits.frame_bytes.max(16_384) {
             return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, "a frame larger than allowed"));
@@ -182,8 +183,8 @@ impl Inner {
         if idle {
             Absent::Idle
         } else if self.client || self.reset_ids.contains(&id) {
-            // Many requests share a connection to a server, so it should survive a late frame. The
-            // server may not know yet that a stream is over, even if we reset it long ago.
+            // Many requests share a connection to a server, so a late frame should not end the connection. The server
+            // may not yet know that a stream is over, even if we reset it long ago.
             Absent::Reset
         } else {
             let back = self.last_peer_id.saturating_sub(id) / 2;

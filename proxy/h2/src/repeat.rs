@@ -5,16 +5,15 @@ use leno_hpack::{Block, Inserts};
 
 use crate::head::{Facts, Head};
 
-/// Sections that are cached: calls that repeat on one connection have only a handful of different
-/// heads and trailers.
+/// How many sections are cached. Calls that repeat on one connection have only a few different heads and trailers.
 const SLOTS: usize = 8;
-/// Longest section that is cached. One that consists of indices is shorter than 32 bytes, and the responses of a server that
-/// refers to nothing in its table, as nginx, mostly shorter than this.
+/// The longest section that is cached. A section that consists of indices is shorter than 32 bytes. Most responses of a
+/// server that does not refer to its table, such as nginx, are shorter than this.
 const MAX_BYTES: usize = 256;
-/// Largest block that is cached: at most 10 KiB per connection while it has streams, with its section.
+/// The largest block that is cached. A connection with streams needs at most 10 KiB for all blocks and their sections.
 const MAX_BLOCK_BYTES: usize = 1024;
 
-/// What a section is. This decides how it is checked.
+/// The kind of a section, which decides how it is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
@@ -22,16 +21,16 @@ pub(crate) enum Kind {
     Trailers,
 }
 
-/// Bytes of a `traceparent` in the form in which a proxy of the mesh sends it: a literal without indexing, two bytes for the
-/// index of its name in the dynamic table, one for its length, and the value.
+/// The length of a `traceparent` in the form in which a proxy of the mesh sends it: a literal without indexing, with
+/// two bytes for the index of its name in the dynamic table, one byte for its length, and the value.
 const TRACE_BYTES: usize = 58;
 
-/// A request's section, split before a `traceparent` that is its last field. The value of that field is different in each
-/// request, while the other fields of a client's requests are often the same.
+/// A request's section, split before a `traceparent` that is its last field. The value of that field is different in
+/// each request, while the other fields of a client's requests are often the same.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Split<'s> {
     pub(crate) section: &'s [u8],
-    /// Bytes that look like such a field. Only a decoder can tell whether a field begins there.
+    /// Bytes that look like a `traceparent`. Only a decoder can tell whether a field begins there.
     pub(crate) trace: Option<&'s [u8]>,
 }
 
@@ -48,12 +47,13 @@ impl<'s> Split<'s> {
     }
 }
 
-/// What a cached section has to do with the decoder's table.
+/// How a cached section depends on the decoder's table, or how it changes the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
-    /// Its fields are those of the section while the decoder has this [version](leno_hpack::Decoder::version). Nothing is inserted.
+    /// The section has these fields as long as the decoder has this [version](leno_hpack::Decoder::version). Nothing is
+    /// inserted into the table.
     Version(u64),
-    /// Its fields do not depend on the table. Each time, these are inserted.
+    /// The fields do not depend on the table. Each time, these insertions are made.
     Inserts(Inserts),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Repeats {
 
 #[derive(Clone, Default)]
 struct Slot {
-    /// Hash of the section that was seen last in this slot, whether it is cached or not.
+    /// The hash of the section that last used this slot, whether it was cached or not.
     hash: u64,
     known: Option<Section>,
 }
@@ -80,7 +80,8 @@ struct Section {
 }
 
 impl Repeats {
-    /// Fills `fields` with the decoded section, if it is cached. What is to be inserted into the table is up to the caller.
+    /// If the section is cached, fills `fields` with its decoded fields. The caller must make the insertions into the
+    /// table.
     pub(crate) fn find(
         &self,
         section: &[u8],
@@ -102,8 +103,8 @@ impl Repeats {
         Some((known.facts, inserts))
     }
 
-    /// Caches a section when it arrives the second time in a row for its slot: a section that comes
-    /// once is not worth a copy. `apart`: how many of the last `fields` come after the section.
+    /// Caches a section when it uses its slot for the second time in a row, because a section that occurs only once is
+    /// not worth a copy. `apart` says how many of the last `fields` do not belong to the section.
     pub(crate) fn note(
         &mut self,
         section: &[u8],
@@ -132,9 +133,9 @@ impl Repeats {
     }
 }
 
-/// `None` for a section that is empty or too long.
+/// The hash of a section; `None` if it is empty or too long.
 fn hash(section: &[u8]) -> Option<u64> {
-    /// Spreads bits: 2^64 divided by the golden ratio.
+    /// A factor that spreads bits: 2^64 divided by the golden ratio.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     if section.is_empty() || section.len() > MAX_BYTES {
         return None;

@@ -12,8 +12,7 @@ const MESH: &[u8] = b"leno-";
 /// Linkerd the second.
 const IDENTITY: [&[u8]; 2] = [b"x-forwarded-client-cert", b"l5d-client-id"];
 
-/// Whether a field is the mesh's own, as `leno-error` is: its name begins with `leno-`, in any
-/// case.
+/// Whether a field belongs to the mesh, such as `leno-error`: its name begins with `leno-`, in upper or lower case.
 #[must_use]
 #[inline]
 pub fn is_mesh_field(name: &[u8]) -> bool {

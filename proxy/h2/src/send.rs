@@ -44,7 +44,7 @@ impl Inner {
         }
     }
 
-    /// Notes that the final head of this direction was sent.
+    /// Called when the final head of this direction was sent.
     pub(crate) fn head_sent(&mut self, key: Key) {
         if let Some(slot) = self.streams.get_mut(key)
             && slot.send == Progress::Head
@@ -53,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Notes that END_STREAM was queued on the connection.
+    /// Called when END_STREAM was queued on the connection.
     fn end_send(&mut self, key: Key) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         slot.send = Progress::Ended;
@@ -66,7 +66,7 @@ impl Inner {
         }
     }
 
-    /// Bytes that this stream can queue on the connection now.
+    /// How many bytes this stream can queue on the connection now.
     fn room(&self, slot: &Slot) -> usize {
         let window = self.send_window.min(slot.send_window).max(0) as usize;
         window.min(self.limits.write_bytes.saturating_sub(self.out.len()))
@@ -84,7 +84,7 @@ impl Inner {
         }
     }
 
-    /// Schedules a stream whose queue has just been added to.
+    /// Schedules a stream to whose queue bytes were added.
     fn enqueue(&mut self, key: Key, end: bool) {
         let Some(slot) = self.streams.get_mut(key) else { return };
         if end {
@@ -97,8 +97,8 @@ impl Inner {
         }
     }
 
-    /// Sends DATA of the linked stream. `false`: it waits in this stream, and [`Inner::credit`] is
-    /// called later.
+    /// Sends DATA from the linked stream. `false` means that the DATA waits in this stream, and that [`Inner::credit`]
+    /// is called later.
     pub(crate) fn far_data(
         &mut self,
         key: Key,
@@ -124,8 +124,8 @@ impl Inner {
         true
     }
 
-    /// Sends DATA that the linked stream had received before the streams were linked. Returns as
-    /// [`Inner::far_data`] does.
+    /// Sends DATA that the linked stream received before the streams were linked. The result is that of
+    /// [`Inner::far_data`].
     pub(crate) fn far_piece(&mut self, key: Key, piece: Piece, end: bool) -> bool {
         let waiting = self.streams.get(key).map_or(0, |slot| slot.queued);
         self.send_piece(key, piece, end);
@@ -142,7 +142,7 @@ impl Inner {
         self.finish(key, Some(trailers));
     }
 
-    /// Ends this direction after everything queued in the stream.
+    /// Ends this direction when everything that is queued in the stream has been sent.
     pub(crate) fn finish(&mut self, key: Key, trailers: Option<Head>) {
         let Some(slot) = self.streams.get_mut(key).filter(|slot| may_send(slot)) else { return };
         if !slot.queue.is_empty() {
@@ -200,8 +200,8 @@ impl Inner {
         }
     }
 
-    /// Moves DATA from the streams into the connection's queue, one frame of each stream in turn.
-    /// Only the driver calls this, because it gives credit to linked streams.
+    /// Moves DATA from the streams into the connection's queue, one frame of each stream in turn. Only the driver calls
+    /// this, because it also gives credit to linked streams, which are on other connections.
     pub(crate) fn pump(&mut self) {
         while self.send_window > 0 && self.out.len() < self.limits.write_bytes {
             let Some(key) = self.ring.pop_front() else { break };

@@ -11,17 +11,17 @@ mod id {
     pub(super) const INITIAL_WINDOW_SIZE: u16 = 0x4;
     pub(super) const MAX_FRAME_SIZE: u16 = 0x5;
     pub(super) const MAX_HEADER_LIST_SIZE: u16 = 0x6;
-    /// RFC 8441.
+    /// Whether extended CONNECT is supported (RFC 8441).
     pub(super) const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
 }
 
-/// Initial windows before any SETTINGS (RFC 9113 section 6.9.2).
+/// The initial windows before any SETTINGS (RFC 9113 section 6.9.2).
 pub(crate) const DEFAULT_WINDOW: u32 = 65_535;
-/// Largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
+/// The largest frame payload before any SETTINGS (RFC 9113 section 4.2), and the smallest value that
 /// can be set.
 pub(crate) const DEFAULT_FRAME_BYTES: u32 = 16_384;
 const MAX_FRAME_BYTES: u32 = (1 << 24) - 1;
-/// Bytes of one setting.
+/// The size of one setting in bytes.
 const SETTING_BYTES: usize = 6;
 
 /// The peer's settings.
@@ -49,7 +49,7 @@ impl Default for PeerSettings {
 }
 
 impl PeerSettings {
-    /// Applies the payload of a SETTINGS frame. `from_server`: a server has sent it.
+    /// Applies the payload of a SETTINGS frame. `from_server` says that a server has sent it.
     pub(crate) fn apply(&mut self, payload: &[u8], from_server: bool) -> Result<(), ConnError> {
         let (settings, rest) = payload.as_chunks::<SETTING_BYTES>();
         if !rest.is_empty() {
@@ -93,10 +93,10 @@ impl PeerSettings {
     }
 }
 
-/// Our settings. Only those that differ from the defaults are sent.
+/// Our settings. Only settings that differ from the defaults are sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnSettings {
-    /// We are the client: we disable push, and the limit on concurrent streams is not sent.
+    /// Whether we are the client, which disables push and sends no limit on concurrent streams.
     pub(crate) client: bool,
     pub(crate) concurrent: u32,
     pub(crate) window: u32,

@@ -14,24 +14,24 @@ use crate::head::Head;
 use crate::inner::SharedConn;
 use crate::piece::{Chunk, Piece};
 
-/// Free slots that keep the memory of their queues: enough for a burst.
+/// How many free slots keep the memory of their queues. This is enough for a burst.
 const KEPT_SLOTS: usize = 128;
 
-/// Identifies a stream: its index in the table, and its identifier, since indices are reused.
+/// Identifies a stream: by its index in the table, and by its stream identifier, because indices are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) place: u32,
     pub(crate) id: u32,
 }
 
-/// A stream of another connection.
+/// A stream on another connection, to which this stream is linked.
 #[derive(Clone)]
 pub(crate) struct Far {
     pub(crate) conn: SharedConn,
     pub(crate) key: Key,
 }
 
-/// Progress of one direction of a stream (RFC 9113 section 5.1):
+/// The progress of one direction of a stream (RFC 9113 section 5.1):
 ///
 /// ```text
 /// Head ──final head──► Body ──END_STREAM──► Ended
@@ -45,7 +45,7 @@ pub(crate) enum Progress {
     Ended,
 }
 
-/// What to send after a stream's queue.
+/// What is sent after a stream's queue.
 #[derive(Debug, Default)]
 pub(crate) enum Then {
     #[default]
@@ -54,65 +54,66 @@ pub(crate) enum Then {
     Trailers(Head),
 }
 
-/// One stream.
+/// The state of one stream.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// 0 while the slot is free.
+    /// The stream's identifier; 0 while the slot is free.
     pub(crate) id: u32,
 
-    /// How far receiving has got. The reader may be behind.
+    /// How much of the message was received. The reader may not have read as much.
     pub(crate) recv: Progress,
-    /// Received and not read yet.
+    /// Heads that were received and not read yet.
     pub(crate) heads: VecDeque<Head>,
     pub(crate) data: VecDeque<Piece>,
     pub(crate) trailers: Option<Head>,
-    /// Bytes that the peer may still send.
+    /// How many bytes the peer may still send.
     pub(crate) recv_window: i64,
-    /// Received bytes for which the peer got no credit yet, because they wait for the reader or for
-    /// the other connection.
+    /// The number of received bytes for which the peer got no credit yet, because they wait for the reader or for the
+    /// other connection.
     pub(crate) held: usize,
-    /// Bytes that were passed on since the last check for stalled streams.
+    /// How many bytes were passed on since the last check for stalled streams.
     pub(crate) taken: usize,
-    /// The reader took too little between the last two checks.
+    /// Whether the reader took too little between the last two checks.
     pub(crate) stalled: bool,
-    /// The stream has the larger of the two windows.
+    /// Whether the stream has the larger of the two windows.
     pub(crate) grown: bool,
-    /// Bytes that are missing to `content-length`.
+    /// How many bytes of the body are missing, according to `content-length`.
     pub(crate) body_left: Option<u64>,
-    /// The response to this request has no body (HEAD).
+    /// Whether the request's method is HEAD, so that the response has no body.
     pub(crate) is_head: bool,
-    /// This request asks for a tunnel (CONNECT), which a response of 2xx makes of the stream.
+    /// Whether the request asks for a tunnel (CONNECT). A response with status 2xx turns the stream into the tunnel.
     pub(crate) is_connect: bool,
-    /// Received frames go to `far`.
+    /// Whether received frames go to `far`.
     pub(crate) recv_far: bool,
-    /// Keep a copy of the trailers although they go to `far`.
+    /// Whether to keep a copy of the trailers although they go to `far`.
     pub(crate) keep_trailers: bool,
     pub(crate) received: u64,
 
-    /// How far sending has got. Bytes count as sent once they are in the connection's queue.
+    /// How much of the message was sent. Bytes count as sent once they are in the connection's queue.
     pub(crate) send: Progress,
     pub(crate) send_window: i64,
     /// DATA that waits for a window or for room in the connection's queue.
     pub(crate) queue: VecDeque<Piece>,
     pub(crate) queued: usize,
     pub(crate) then: Then,
-    /// The stream is in [`Inner::ring`](crate::inner::Inner::ring).
+    /// Whether the stream is in [`Inner::ring`](crate::inner::Inner::ring).
     pub(crate) in_ring: bool,
-    /// DATA was sent, or none was waiting, since the last check.
+    /// Whether DATA was sent, or none was waiting, since the last check.
     pub(crate) moved: bool,
-    /// Once everything is sent, reset the stream to cancel what the peer still sends.
+    /// Whether to reset the stream once everything is sent, to cancel what the peer still sends.
     pub(crate) close_after: bool,
-    /// Sent frames come from `far`.
+    /// Whether the frames to send come from `far`.
     pub(crate) send_far: bool,
     pub(crate) sent: u64,
-    /// Position of the head in the connection's byte stream.
+    /// The position of the message's head in the connection's byte stream.
     pub(crate) head_at: u64,
 
     pub(crate) far: Option<Far>,
     pub(crate) reset: Option<Reset>,
-    /// Counts towards the limit of concurrent streams.
+    /// Whether the stream counts towards the limit of concurrent streams.
     pub(crate) counted: bool,
-    /// A handle exists or will be created. The slot must not be freed before it is dropped.
+    /// Whether a handle of the stream exists or will be created. The slot must not be freed before the handle is
+    /// dropped.
     pub(crate) handle: bool,
     pub(crate) recv_waker: Option<Waker>,
     pub(crate) send_waker: Option<Waker>,
@@ -158,8 +159,8 @@ impl Slot {
     }
 }
 
-/// Queues a part of `chunk` without letting a few bytes keep a large chunk allocated: a part that
-/// is small for its chunk is copied, together with others if there is room.
+/// Queues a part of `chunk` in such a way that a few bytes do not keep a large chunk allocated: a part that is small
+/// compared with its chunk is copied, together with others if there is room.
 pub(crate) fn queue_part(
     queue: &mut VecDeque<Piece>,
     payload: &[u8],
@@ -202,7 +203,7 @@ impl Streams {
     pub(crate) fn insert(&mut self, id: u32) -> (Key, &mut Slot) {
         let place = self.free.pop().unwrap_or_else(|| {
             if self.slots.is_empty() {
-                // Most connections that are idle had one stream at a time.
+                // Grow by one slot, because most connections that are idle had only one stream at a time.
                 self.slots.reserve_exact(1);
             }
             self.slots.push(Slot::default());
@@ -226,13 +227,13 @@ impl Streams {
         slots.map(|(place, slot)| (Key { place: place as u32, id: slot.id }, slot))
     }
 
-    /// The key of the slot at index `place`. For loops that change the table on the way.
+    /// The key of the stream at index `place`, for loops during which the table may change.
     pub(crate) fn at(&self, place: usize) -> Option<Key> {
         let slot = self.slots.get(place).filter(|slot| slot.id != 0)?;
         Some(Key { place: place as u32, id: slot.id })
     }
 
-    /// Upper bound of the indices in use.
+    /// One more than the largest index in use.
     pub(crate) fn places(&self) -> usize {
         self.slots.len()
     }
@@ -249,8 +250,8 @@ impl Streams {
     }
 }
 
-/// Hashes stream identifiers. A peer may choose them, but only as many as the limit on streams
-/// allows.
+/// Hashes stream identifiers. A simple hash is enough: a peer may choose the identifiers, but not more of them than the
+/// limit on streams allows.
 #[derive(Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -266,7 +267,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u32(&mut self, id: u32) {
-        // Fibonacci hashing. The table uses the top and the bottom bits.
+        // Fibonacci hashing. The hash table uses the top and the bottom bits.
         self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 ^= self.0 >> 32;
     }

@@ -19,12 +19,11 @@ use crate::error::{Abuse, Reset, count};
 use crate::inner::Inner;
 use crate::slot::{Key, Slot};
 
-/// A reader that takes fewer bytes than this between two checks stalls: that is slower than a modem
-/// of 14,400 baud.
+/// A reader that takes fewer bytes than this between two checks is stalled. That is slower than a modem of 14,400 baud.
 const STALL_BYTES: usize = 16 * 1024;
 
-/// How long a server may leave the connection's window at zero while DATA waits, before new
-/// requests should use another connection: many round trips.
+/// If a server leaves the connection's window at zero for this long while DATA waits, new requests should use another
+/// connection. It is as long as many round trips.
 const STARVED: Duration = Duration::from_millis(100);
 
 impl Inner {
@@ -60,7 +59,7 @@ impl Inner {
     fn end_stall(&mut self, key: Key) {
         count(Abuse::StalledStream);
         if !self.rst(key, self.limits.stall_code) {
-            // It has ended in both directions. Only the rest of its bytes waits for the reader.
+            // The stream has ended in both directions. Only the rest of its bytes waits for the reader.
             if let Some(far) = self.drop_content(key, Reset::STALL) {
                 far.conn.borrow_mut().far_reset(far.key, Reset::STALL.code);
             }
@@ -69,8 +68,8 @@ impl Inner {
         self.end_stream(key, Reset::STALL);
     }
 
-    /// Whether other requests lack something that stalled streams may hold: memory, a slot, or the
-    /// connection's window.
+    /// Whether other requests lack a resource that stalled streams may hold: memory, a slot, or the connection's
+    /// window.
     fn is_pressed(&self) -> bool {
         self.holds_much() || !self.openers.is_empty() || budget::is_short()
     }

@@ -12,22 +12,21 @@ use crate::inner::SharedConn;
 use crate::piece::Piece;
 use crate::slot::{Key, Progress, Slot};
 
-/// One request and its response, on either side. Dropping it before both directions have ended
-/// resets the stream: with NO_ERROR once the response is complete, else with CANCEL.
+/// One request and its response, on either side. Dropping it before both directions have ended resets the stream, with
+/// NO_ERROR once the response is complete and with CANCEL before that.
 ///
 /// Reading: heads with [`head`](Stream::head), then [`data`](Stream::data) until `None`, then
 /// [`trailers`](Stream::trailers). Bytes that were read count against the peer's window until
 /// [`release`](Stream::release) gives it credit.
 ///
-/// Writing never waits: DATA that exceeds the windows is queued. So wait for
-/// [`capacity`](Stream::capacity) first.
+/// Writing never waits: DATA that exceeds the windows is queued. So wait for [`capacity`](Stream::capacity) first.
 pub struct Stream {
     pub(crate) conn: SharedConn,
     pub(crate) key: Key,
 }
 
 impl Stream {
-    /// Its identifier on its connection.
+    /// The stream's identifier on its connection.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.key.id
@@ -39,7 +38,7 @@ impl Stream {
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
-    /// As [`head`](Stream::head).
+    /// [`head`](Stream::head) as a poll function.
     pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Reset>> {
         self.poll_recv(cx, |slot| slot.heads.pop_front().map(Ok))
     }
@@ -49,7 +48,7 @@ impl Stream {
         poll_fn(|cx| self.poll_data(cx)).await
     }
 
-    /// As [`data`](Stream::data).
+    /// [`data`](Stream::data) as a poll function.
     pub fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Reset>> {
         self.poll_recv(cx, |slot| match slot.data.pop_front() {
             Some(piece) => Some(Ok(Some(piece))),
@@ -95,14 +94,14 @@ impl Stream {
         self.with(|slot| slot.reset).flatten()
     }
 
-    /// Bytes of DATA payload received and sent.
+    /// How many bytes of DATA payload were received and sent.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         self.with(|slot| (slot.received, slot.sent)).unwrap_or_default()
     }
 
-    /// Sends a head: an interim one if its `:status` is 1xx. `false` if the stream could not send
-    /// it; see [`reset_reason`](Stream::reset_reason).
+    /// Sends a head, which is an interim head if its `:status` is 1xx. `false` means that the stream could not send it;
+    /// see [`reset_reason`](Stream::reset_reason).
     pub fn send_head(&mut self, head: &Block, end: bool) -> bool {
         let mut inner = self.conn.borrow_mut();
         let ready = inner.streams.get(self.key);
@@ -135,13 +134,12 @@ impl Stream {
         self.conn.borrow_mut().finish(self.key, Some(trailers));
     }
 
-    /// Waits until at most [`Limits::send_bytes`](crate::Limits::send_bytes) are queued in this
-    /// stream.
+    /// Waits until at most [`Limits::send_bytes`](crate::Limits::send_bytes) are queued in this stream.
     pub async fn capacity(&mut self) -> Result<(), Reset> {
         poll_fn(|cx| self.poll_capacity(cx)).await
     }
 
-    /// As [`capacity`](Stream::capacity).
+    /// [`capacity`](Stream::capacity) as a poll function.
     pub fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         let mut inner = self.conn.borrow_mut();
         let most = inner.limits.send_bytes;
@@ -166,7 +164,7 @@ impl Stream {
         poll_fn(|cx| self.poll_closed(cx)).await
     }
 
-    /// As [`closed`](Stream::closed).
+    /// [`closed`](Stream::closed) as a poll function.
     pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reset>> {
         let mut inner = self.conn.borrow_mut();
         match inner.streams.get_mut(self.key) {
@@ -178,8 +176,8 @@ impl Stream {
         }
     }
 
-    /// Ready once the stream was reset because its reader takes too little. For a reader that waits
-    /// for something other than this stream, such as room to write.
+    /// Ready once the stream was reset because its reader reads too little. To be polled by a reader while it waits for
+    /// something other than this stream, such as room to write.
     pub fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
         let mut inner = self.conn.borrow_mut();
         let Some(slot) = inner.streams.get_mut(self.key) else { return Poll::Pending };

@@ -1,4 +1,4 @@
-//! A budget for events that a well-behaved peer causes seldom.
+//! A budget for events that a well-behaved peer seldom causes.
 #![expect(clippy::arithmetic_side_effects, reason = "the sum has a bound")]
 
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ impl Tolerance {
         Self { budget, left: budget, refilled: None }
     }
 
-    /// Takes one from the budget. Returns whether there was one left.
+    /// Takes one unit from the budget. Returns whether one was left.
     pub(crate) fn take(&mut self) -> bool {
         if self.left == 0 {
             self.refill();
@@ -28,7 +28,7 @@ impl Tolerance {
         ok
     }
 
-    /// Returns `count` to the budget, because something useful happened.
+    /// Returns `count` units to the budget, because the peer did something useful.
     pub(crate) fn give(&mut self, count: u32) {
         self.left = self.left.saturating_add(count).min(self.budget);
     }

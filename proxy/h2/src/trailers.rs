@@ -1,9 +1,9 @@
 //! Which fields may be trailers (RFC 9110 section 6.5.1).
 
-/// Fields that frame, route, authenticate or qualify a message, or that say how its content is to be
-/// processed: a receiver needs them before the content, and one that merges trailers into the head
-/// would read them as if they had been there. The list of Go's `httpguts.ValidTrailerHeader`, with
-/// cookies and the fields of a connection that it does not have.
+/// Fields that frame, route, authenticate or qualify a message, or that control how its content is processed. A
+/// receiver needs them before the content, and a receiver that merges trailers into the head would treat them as head
+/// fields. They are the list in Go's `httpguts.ValidTrailerHeader`, and cookies and fields about the connection, which
+/// that list lacks.
 const FORBIDDEN: [&str; 24] = [
     "authorization",
     "cache-control",
@@ -31,10 +31,10 @@ const FORBIDDEN: [&str; 24] = [
     "www-authenticate",
 ];
 
-/// Conditions of requests, such as `If-Match`.
+/// The beginning of the names of conditional fields in requests, such as `If-Match`.
 const CONDITIONS: &[u8] = b"if-";
 
-/// Whether a trailer of this name, in any case, is forwarded. The others are removed.
+/// Whether a trailer with this name, in upper or lower case, is forwarded. Other trailers are removed.
 #[must_use]
 pub fn may_be_trailer(name: &[u8]) -> bool {
     let is_condition =

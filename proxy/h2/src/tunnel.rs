@@ -1,4 +1,4 @@
-//! The bytes of a CONNECT (RFC 9113 section 8.5) as a connection.
+//! The bytes of a CONNECT (RFC 9113 section 8.5), used like a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -12,41 +12,42 @@ use crate::error::Reset;
 use crate::piece::Piece;
 use crate::stream::Stream;
 
-/// Bytes copied by one write: what [`Limits::send_bytes`](crate::Limits::send_bytes) lets wait in a stream.
+/// The largest number of bytes that one write copies: as many as may wait in a stream
+/// ([`Limits::send_bytes`](crate::Limits::send_bytes)).
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// How a tunnel ends before its END_STREAM: as RFC 9113 section 8.5 has it for a connection that was reset. Implementations take
-/// CANCEL and NO_ERROR for an end in order.
+/// The code of a tunnel that ends before its END_STREAM. RFC 9113 section 8.5 defines it for a connection that was
+/// reset. Implementations treat CANCEL and NO_ERROR as an orderly end.
 const CUT: Code = Code::CONNECT_ERROR;
 
 /// The two directions of a stream whose CONNECT was answered with 200.
 ///
-/// A shutdown sends END_STREAM. A tunnel that is dropped without one, or after [`Io::reset_on_drop`], is reset, so that
-/// the other end does not take what it has for the whole. Bytes that are not read hold back the sender, by the
-/// window of the stream.
+/// A shutdown sends END_STREAM. A tunnel that is dropped without a shutdown, or after [`Io::reset_on_drop`], is reset,
+/// so that the other end does not mistake the received bytes for all bytes. If the tunnel is not read, the window of
+/// the stream slows down the sender.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// `None` only while it is dropped.
+    /// `None` only while this value is dropped.
     stream: Option<Stream>,
-    /// Received, and not read yet.
+    /// Bytes that were received and not read yet.
     received: Piece,
-    /// The other end has sent END_STREAM.
+    /// Whether the other end has sent END_STREAM.
     ended: bool,
-    /// END_STREAM was sent.
+    /// Whether END_STREAM was sent.
     shut: bool,
-    /// It ends with a reset.
+    /// Whether the tunnel must end with a reset.
     is_cut: bool,
 }
 
 impl Tunnel {
-    /// The bytes of `stream`. Both heads have passed.
+    /// A tunnel over the bytes of `stream`. Both heads must have been sent and received.
     #[must_use]
     pub fn new(stream: Stream) -> Self {
         let received = Piece::default();
         Self { stream: Some(stream), received, ended: false, shut: false, is_cut: false }
     }
 
-    /// Ready when bytes are here, or the end.
+    /// Ready when there are bytes to read, or at the end of the tunnel.
     fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(Err(gone())) };
         while self.received.is_empty() && !self.ended {
@@ -97,7 +98,7 @@ impl AsyncWrite for Tunnel {
         Poll::Ready(Ok(part.len()))
     }
 
-    /// The connection's driver writes what is queued.
+    /// Does nothing, because the connection's driver writes the queued bytes.
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -24,7 +24,8 @@ fn frame(kind: u8, flags: u8, id: u32, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// The frames of each round: HEADERS, DATA of this length, trailers. `is_traced`: each head ends with a `traceparent` of its own.
+/// The frames of each round: HEADERS, DATA of this length, trailers. If `is_traced`, each head ends with a
+/// `traceparent` of its own.
 fn messages((head, is_traced): (&[(&str, &str)], bool), body: usize) -> Vec<Vec<u8>> {
     let mut encoder = Encoder::new(4096);
     let mut section = |fields: &[(&str, &str)]| {
@@ -70,7 +71,7 @@ async fn relay_one(accept: &mut Accept, client: &Client) {
     assert!(linked.client.is_none() && linked.server.is_none());
 }
 
-/// Reads until trailers arrive: HEADERS with the flags END_HEADERS and END_STREAM.
+/// Reads until the trailers arrive, which are HEADERS with the flags END_HEADERS and END_STREAM.
 async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
     loop {
         io.read_exact(&mut space[..9]).await.unwrap();
@@ -83,7 +84,7 @@ async fn read_message(io: &mut TcpStream, space: &mut [u8]) {
     }
 }
 
-/// Number of allocations in each round.
+/// The number of allocations in each round.
 async fn rounds(body: usize, is_traced: bool) -> Vec<u64> {
     let limits = Rc::new(Limits::default());
     let (mut user, near) = pair().await;

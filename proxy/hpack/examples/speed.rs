@@ -1,8 +1,8 @@
-//! How long typical heads take, compared with another implementation:
-//! `cargo run --release -p leno-hpack --example speed`.
+//! Measures how long typical heads take, compared with another implementation: `cargo run --release -p leno-hpack
+//! --example speed`.
 //!
-//! Each line is one connection in steady state. In every head the path and an identifier change. The
-//! program prints the fastest of several rounds, in nanoseconds per head.
+//! Each line is one connection in steady state. In every head the path and an identifier change. The program prints the
+//! fastest of several rounds, in nanoseconds per head.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -33,7 +33,8 @@ fn main() {
     }
 }
 
-/// Times to decode, to encode new blocks, and to do both like a relay; then octets per head.
+/// The times for decoding, for encoding new blocks, and for both together as in a relay; then the number of octets per
+/// head.
 fn ours(heads: &[Pairs]) -> [f64; 4] {
     let blocks: Vec<Block> = heads.iter().map(|head| head.iter().cloned().collect()).collect();
     let mut encoder = Encoder::new(4096);

@@ -8,14 +8,14 @@
 use crate::hash;
 use crate::token::Token;
 
-/// A list of fields in order, the output of a decoder and the input of an encoder.
+/// A list of fields in order, which a decoder produces and an encoder reads.
 ///
-/// Names and values are bytes that are not interpreted. Pseudo-headers are the fields whose name
-/// begins with a colon. [`push`](Block::push) inserts a pseudo-header after those at the front. A
-/// decoded section keeps its own order, so that a malformed one can be recognised.
+/// Names and values are bytes that are not interpreted. Pseudo-headers are the fields whose name begins with a colon.
+/// [`push`](Block::push) inserts a pseudo-header after those at the front. A decoded section keeps its own order, so
+/// that a malformed section can be recognised.
 ///
-/// Edits move spans, not bytes: removed bytes stay in the buffer until [`clear`](Block::clear). A
-/// block holds less than 4 GiB; methods that add to it panic beyond that.
+/// Edits change only the positions of fields, and copy no bytes: removed bytes stay in the buffer until
+/// [`clear`](Block::clear). A block holds less than 4 GiB; methods that add to it panic beyond that.
 #[derive(Debug, Default)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -23,17 +23,17 @@ pub struct Block {
     size: usize,
 }
 
-/// RFC 7541 section 4.1 adds this to the length of a field's name and value.
+/// The number that RFC 7541 section 4.1 adds to the length of a field's name and value.
 pub(crate) const FIELD_OVERHEAD: usize = 32;
 
-/// Precomputed properties of a field.
+/// Properties of a field that were already computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
-    /// Always computed.
+    /// The hash of the name, which is always computed.
     pub(crate) name_hash: u32,
-    /// 0 if not computed yet.
+    /// The hash of the whole field; 0 if it was not computed yet.
     pub(crate) field_hash: u32,
-    /// Always looked up.
+    /// The token of the name, which is always looked up.
     pub(crate) token: Token,
 }
 
@@ -54,7 +54,7 @@ struct Span {
     sensitive: bool,
 }
 
-/// The first fields of a block, for the comparison with those of another one.
+/// The first fields of a block, which are compared with those of another block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beginning<'a> {
     /// Names and values in the order in which they were written, including removed ones.
@@ -72,7 +72,7 @@ pub struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// A field that is in no block, for [`Encoder::encode`](crate::Encoder::encode).
+    /// A field that does not belong to a block, for [`Encoder::encode`](crate::Encoder::encode).
     pub fn new(name: &'a [u8], value: &'a [u8]) -> Self {
         Self { name, value, sensitive: false, hints: Hints::of_name(name) }
     }
@@ -107,7 +107,7 @@ impl<'a> Field<'a> {
         self.name.first() == Some(&b':')
     }
 
-    /// Its size according to RFC 7541 section 4.1: name, value and 32.
+    /// The size of the field according to RFC 7541 section 4.1: the lengths of name and value, and 32.
     pub fn size(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD
     }
@@ -131,7 +131,7 @@ impl Block {
         Self::default()
     }
 
-    /// Number of fields.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -147,7 +147,7 @@ impl Block {
         self.size
     }
 
-    /// Bytes of memory that the block has allocated.
+    /// How many bytes of memory the block has allocated.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
@@ -201,7 +201,7 @@ impl Block {
         self.spans.iter().position(|span| span.hints.token == token)
     }
 
-    /// Number of pseudo-headers at the front.
+    /// The number of pseudo-headers at the front.
     pub fn leading_pseudo(&self) -> usize {
         self.spans.iter().take_while(|span| span.name(&self.bytes).starts_with(b":")).count()
     }
@@ -224,13 +224,13 @@ impl Block {
         self.keep_pseudo_first();
     }
 
-    /// Removes the field at `index`; the fields after it move up. Panics if there is none.
+    /// Removes the field at `index`; the fields after it move up. Panics if there is no such field.
     pub fn remove(&mut self, index: usize) {
         let span = self.spans.remove(index);
         self.size -= span.size();
     }
 
-    /// Removes the last field, and its bytes if they are the last.
+    /// Removes the last field, and also its bytes if they are the last in the buffer.
     pub fn pop(&mut self) {
         let Some(span) = self.spans.pop() else { return };
         self.size -= span.size();
@@ -274,7 +274,8 @@ impl Block {
         span.hints.field_hash = 0;
     }
 
-    /// Makes this the only field with its name. It replaces the first one, or is added.
+    /// Makes this the only field with its name: replaces the first field with this name, or adds the field if there is
+    /// none.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         let Some(first) = self.position(name) else { return self.push(name, value) };
         self.set_value(first, value);
@@ -295,12 +296,13 @@ impl Block {
         }
     }
 
-    /// All fields.
+    /// All fields of the block.
     pub(crate) fn whole(&self) -> Beginning<'_> {
         Beginning { bytes: &self.bytes, spans: &self.spans }
     }
 
-    /// The last field, if it has this well-known name and was written last, and the fields before it. Otherwise all fields.
+    /// Separates the last field from the fields before it, if the last field has this well-known name and its bytes are
+    /// the last in the buffer. Otherwise returns all fields, and `None`.
     pub(crate) fn split_last(&self, token: Token) -> (Beginning<'_>, Option<Field<'_>>) {
         match self.spans.split_last() {
             Some((last, spans)) if last.hints.token == token && last.is_at_end(&self.bytes) => {
@@ -311,7 +313,7 @@ impl Block {
         }
     }
 
-    /// Becomes a copy of these fields. Reuses the allocated memory.
+    /// Turns this block into a copy of these fields. Reuses the allocated memory.
     pub(crate) fn copy(&mut self, fields: Beginning<'_>) {
         self.clear();
         self.bytes.extend_from_slice(fields.bytes);
@@ -348,7 +350,8 @@ impl<'a> Beginning<'a> {
         Fields { bytes: self.bytes, spans: self.spans.iter() }
     }
 
-    /// Whether both have the same fields and the same layout. Cheaper than comparing for equality.
+    /// Whether both have the same fields at the same positions in their buffers. This is cheaper than comparing the
+    /// fields for equality.
     pub(crate) fn is_same(self, other: Self) -> bool {
         let same = |(a, b): (&Span, &Span)| a.place() == b.place();
         self.bytes == other.bytes
@@ -358,7 +361,7 @@ impl<'a> Beginning<'a> {
 }
 
 impl Span {
-    /// Everything except the hints, which are derived from the bytes.
+    /// The positions of the field, without the hints, which are derived from the bytes.
     fn place(&self) -> (u32, u32, u32, u32, bool) {
         (self.name, self.name_length, self.value, self.value_length, self.sensitive)
     }
@@ -377,7 +380,8 @@ impl Span {
         self.name_length as usize + self.value_length as usize + FIELD_OVERHEAD
     }
 
-    /// Whether the last of these bytes are the name and the value behind it. A value that was replaced is elsewhere.
+    /// Whether the last of these bytes are the field's name and, directly after it, its value. A value that was
+    /// replaced is elsewhere in the buffer.
     fn is_at_end(&self, bytes: &[u8]) -> bool {
         self.value == self.name + self.name_length
             && self.value as usize + self.value_length as usize == bytes.len()

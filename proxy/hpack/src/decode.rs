@@ -10,16 +10,16 @@ use crate::table::{MAX_TABLE_BYTES, Table};
 use crate::token::{STATIC_ENTRIES, static_entry};
 use crate::{hash, huffman, integer};
 
-/// Longest section, so that every offset fits 32 bits. HTTP/2 has a far lower limit.
+/// The longest section, so that every offset fits 32 bits. HTTP/2 has a far lower limit.
 const MAX_SECTION_BYTES: usize = 1 << 24;
 
 /// The limits of one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the list, counted as in RFC 9113 section 6.5.2 for `SETTINGS_MAX_HEADER_LIST_SIZE`:
-    /// 32 and the length of name and value for each field.
+    /// The largest list in bytes, counted as in RFC 9113 section 6.5.2 for `SETTINGS_MAX_HEADER_LIST_SIZE`: for each
+    /// field, 32 and the length of name and value.
     pub list_bytes: usize,
-    /// Number of fields.
+    /// The largest number of fields.
     pub fields: usize,
 }
 
@@ -42,7 +42,7 @@ pub enum DecodeError {
     /// The section ends within a field.
     #[error("the section ends within a field")]
     Truncated,
-    /// An integer exceeds 32 bits, or is encoded with more octets than that needs.
+    /// An integer exceeds 32 bits, or is encoded with more octets than necessary.
     #[error("an integer is too long")]
     IntegerOverflow,
     /// An index is 0 or beyond the end of the table.
@@ -61,7 +61,7 @@ pub enum DecodeError {
     /// The limit was lowered, but the section does not begin with the required update.
     #[error("the table size update is missing that must follow a lower limit")]
     SizeUpdateMissing,
-    /// The section exceeds the limits by far and is made to be expensive.
+    /// The section exceeds the limits by far, and was made to be expensive to decode.
     #[error("the section expands to far more than is allowed")]
     Bomb,
 }
@@ -82,12 +82,12 @@ impl DecodeError {
     }
 }
 
-/// Which fields of a section its decoding inserts into the table: a bit for each, by their order.
+/// The fields of a section that were inserted into the table when it was decoded: a bit for each field, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserts(u64);
 
 impl Inserts {
-    /// Whether the table stays as it is.
+    /// Whether no field was inserted, so that the table stays as it is.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -99,14 +99,14 @@ pub struct Decoder {
     table: Table,
     /// The largest size that the peer may choose.
     limit: usize,
-    /// Set if the limit was lowered below the table's size: the lowest limit since the last
-    /// section. The next section must begin with an update to at most this size.
+    /// If the limit was lowered below the table's size, the lowest limit since the last section. The next section must
+    /// then begin with an update to at most this size.
     required: Option<usize>,
     /// How often the size or its limit has changed, modulo 2^32.
     changes: u32,
-    /// Bytes of the last field of the section that was decoded last, as it was encoded.
+    /// The encoded length in bytes of the last field of the section that was decoded last.
     last_field: usize,
-    /// What the section that was decoded last has inserted, if its fields depend on nothing in the table.
+    /// The inserts of the section that was decoded last; `None` if its fields depend on the table.
     inserts: Option<Inserts>,
 }
 
@@ -120,7 +120,7 @@ impl Decoder {
         Self { table, limit, required: None, changes: 0, last_field: 0, inserts: None }
     }
 
-    /// Changes the limit. Call it when the peer has acknowledged the setting.
+    /// Changes the limit. To be called when the peer has acknowledged the setting.
     pub fn set_max_table(&mut self, max_table_bytes: usize) {
         self.changes = self.changes.wrapping_add(1);
         self.limit = max_table_bytes.min(MAX_TABLE_BYTES);
@@ -130,8 +130,8 @@ impl Decoder {
         }
     }
 
-    /// A number that changes whenever the table or its limit does. While it stays the same, equal
-    /// sections decode to equal fields.
+    /// A number that changes whenever the table or its limit changes. While it stays the same, equal sections decode to
+    /// equal fields.
     pub fn version(&self) -> u64 {
         u64::from(self.changes) << 32 | u64::from(self.table.inserted())
     }
@@ -141,19 +141,20 @@ impl Decoder {
         self.table.size()
     }
 
-    /// Bytes of the last field of the section that was decoded last, as it was encoded.
+    /// The encoded length in bytes of the last field of the section that was decoded last.
     pub fn last_field(&self) -> usize {
         self.last_field
     }
 
-    /// What the section that was decoded last has inserted into the table, in case equal sections decode to equal fields whatever
-    /// is in the table. Only of a section that was [complete](Outcome::Complete).
+    /// The fields that the section decoded last has inserted into the table. `None` if the section refers to the table,
+    /// so that equal sections may decode to other fields. Only valid after a section that was
+    /// [complete](Outcome::Complete).
     pub fn inserts(&self) -> Option<Inserts> {
         self.inserts
     }
 
-    /// Does to the table what it did to decode a section to `fields` before. Otherwise the section must be decoded, because
-    /// it must begin with a table size update.
+    /// Repeats the inserts that were made when a section was decoded into `fields`. Returns false if the section must
+    /// be decoded instead, because it would have to begin with a table size update.
     pub fn insert_again(&mut self, fields: &Block, inserts: Inserts) -> bool {
         if self.required.is_some() {
             return false;
@@ -168,8 +169,9 @@ impl Decoder {
         true
     }
 
-    /// Appends a field that stands behind a section, if it is a literal that no table keeps, and within the limits. Otherwise
-    /// the block may have changed, and the section with this field must be decoded as a whole.
+    /// Appends a field that follows a section, if it is a literal that does not enter the table and is within the
+    /// limits. If this returns false, the block may have changed, and the section with this field must be decoded as a
+    /// whole.
     pub fn append(&self, field: &[u8], block: &mut Block, limits: Limits) -> bool {
         let Some((&first @ ..0x10, mut rest)) = field.split_first() else { return false };
         let mut sink = Sink::new(block, limits);
@@ -349,20 +351,20 @@ struct Text {
     hints: Hints,
 }
 
-/// The block being built, and its remaining limits.
+/// The block that is being built, and the rest of its limits.
 struct Sink<'a> {
     block: &'a mut Block,
     list_bytes: usize,
     fields: usize,
-    /// A field did not fit, so no further field is added.
+    /// Whether a field did not fit, so that no further field is added.
     full: bool,
-    /// Bytes of names that may still be copied from the table after the sink is full. A reference
-    /// to a name costs the peer one byte and this side the length of the name. It is the only thing
-    /// in a section whose cost has no other limit.
+    /// How many bytes of names may still be copied from the table after `full` is set. A reference to a name costs the
+    /// peer one byte and this side the length of the name. No other part of a section can cost this much without
+    /// another limit.
     spare: usize,
     /// The fields that were inserted into the table.
     inserts: Inserts,
-    /// A field depends on the table, or is too far behind for [`Inserts`].
+    /// Whether a field depends on the table, or there are more fields than [`Inserts`] has bits.
     needs_table: bool,
 }
 
@@ -380,7 +382,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The next field of the block was inserted into the table.
+    /// Notes that the next field of the block was inserted into the table.
     fn note_insert(&mut self) {
         match 1u64.checked_shl(self.block.len() as u32) {
             Some(bit) => self.inserts.0 |= bit,
@@ -388,7 +390,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Makes a field of `text`, if it still fits.
+    /// Makes `text` a field of the block, if it still fits.
     fn finish(&mut self, text: Text, never: bool) -> bool {
         let length = self.block.bytes_mut().len() - text.start;
         let admitted = self.admits(length);

@@ -15,14 +15,15 @@ use crate::{hash, huffman, integer};
 /// The size of a table before any setting (RFC 9113 section 6.5.2), in bytes.
 const INITIAL_TABLE_BYTES: usize = 4096;
 
-/// Shorter cookies never enter the table: an attacker could guess them byte by byte.
+/// A cookie that is shorter than this never enters the table, because an attacker could guess it byte by byte.
 const SHORT_COOKIE: usize = 20;
 
-/// A field larger than the table divided by this is not kept: it would evict many small ones.
+/// A field does not enter the table if it is larger than the table's size divided by this, because it would evict many
+/// small fields.
 const LARGE_SHARE: usize = 2;
 
-/// Number of remembered hashes of fields that were not kept: those of some dozens of requests, in
-/// a quarter of a kilobyte.
+/// The number of remembered hashes of fields that did not enter the table: those of some dozens of requests, in a
+/// quarter of a kilobyte.
 const SEEN: usize = 128;
 
 /// The longest string whose length is encoded in one octet.
@@ -34,32 +35,32 @@ struct Form {
     bits: u32,
 }
 
-/// RFC 7541 sections 6.2.1, 6.2.2 and 6.2.3.
+/// The forms of RFC 7541 sections 6.2.1, 6.2.2 and 6.2.3.
 const KEPT: Form = Form { pattern: 0x40, bits: 6 };
 const NOT_KEPT: Form = Form { pattern: 0x00, bits: 4 };
 const NEVER_INDEXED: Form = Form { pattern: 0x10, bits: 4 };
 
 /// Encodes the sections that go to a peer on one connection.
 ///
-/// The table keeps fields that are likely to repeat. Fields marked sensitive, `authorization`,
-/// `proxy-authorization`, `set-cookie` and short cookies are encoded so that no table on the way
-/// keeps them (RFC 7541 section 7.1.3).
+/// The table keeps fields that are likely to repeat. Fields that are marked as sensitive, `authorization`,
+/// `proxy-authorization`, `set-cookie` and short cookies are encoded in a form that forbids every later table to keep
+/// them (RFC 7541 section 7.1.3).
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
     /// The fields in the table by their hash.
     fields: Index,
-    /// The names in the table that the static table lacks, by their hash.
+    /// The names in the table that are not in the static table, by their hash.
     names: Index,
-    /// The upper halves of hashes of fields that were seen and not kept. The lower half determines
-    /// the position.
+    /// For fields that were seen and not kept, the upper half of the hash, at the position that the lower half
+    /// determines.
     seen: Box<[u16]>,
     /// Our own limit on the table, in bytes.
     own_limit: usize,
-    /// The lowest size since the last section, and whether to send an update.
+    /// The lowest size since the last section, and whether an update must be sent.
     lowest: usize,
     update_due: bool,
-    /// A literal was encoded since this was reset.
+    /// Whether a literal was encoded since this was last set to false.
     literal: bool,
     repeats: Repeats,
 }
@@ -91,8 +92,8 @@ impl Encoder {
             self.update_due = true;
             self.table.set_max_size(size);
             self.repeats.clear();
-            // The indexes are built again for the new size. Entries that stay in the table cannot
-            // be found any more until they are evicted.
+            // The indexes start empty for the new size. Entries that stay in the table cannot be found any more until
+            // they are evicted.
             (self.fields, self.names) = Default::default();
         }
     }
@@ -112,8 +113,9 @@ impl Encoder {
         }
     }
 
-    /// Appends the section of a block. If the same block was encoded before as indices of whole
-    /// fields alone, and the table has not changed since, that section is copied. A `traceparent` at the end may be another.
+    /// Appends the section of a block. A cached section is copied instead of encoded, if the same block was encoded
+    /// before with nothing but indices of whole fields, and the table has not changed since. A `traceparent` at the end
+    /// may differ.
     pub fn encode_block(&mut self, block: &Block, out: &mut Vec<u8>) {
         let (fields, trace) = block.split_last(Token::TRACEPARENT);
         self.encode_repeated(fields, out);
@@ -133,13 +135,14 @@ impl Encoder {
         let start = out.len();
         self.literal = false;
         self.encode(fields.iter(), out);
-        // A literal may enter the table next time. Without a literal the table has not changed.
+        // A field that was encoded as a literal may enter the table next time. If there was no literal, the table has
+        // not changed.
         if !self.literal {
             self.repeats.note(hash, fields, (inserted, &out[start..]));
         }
     }
 
-    /// Frees the cached sections. For a connection that has become idle.
+    /// Frees the cached sections. To be called when a connection has become idle.
     pub fn forget_repeats(&mut self) {
         self.repeats.clear();
     }
@@ -181,8 +184,9 @@ impl Encoder {
         }
     }
 
-    /// Appends a field that no two messages have, if a table has its name. The value is not looked for in the table, and not
-    /// coded: to code and to decode it would cost the ends more than the quarter of its bytes is worth.
+    /// Appends a field whose value differs in every message, if a table has its name. The value is neither looked up in
+    /// the table nor Huffman-coded. The coding would save a quarter of its bytes, but the work at both ends would cost
+    /// more than that.
     fn changing(&mut self, field: &Field<'_>, out: &mut Vec<u8>) -> bool {
         let name = self.name_index(field);
         if name == 0 {
@@ -194,7 +198,7 @@ impl Encoder {
         true
     }
 
-    /// The index of the field's name. 0 if no table has it.
+    /// The index of the field's name; 0 if no table has the name.
     fn name_index(&self, field: &Field<'_>) -> usize {
         let Hints { token, name_hash, .. } = field.hints();
         token.static_index().unwrap_or_else(|| {
@@ -204,9 +208,9 @@ impl Encoder {
         })
     }
 
-    /// Whether to add this field to the table. Yes at once if its name usually has a stable value
-    /// or is in no table. Otherwise only when the field repeats within a while, so that values that
-    /// change with every request evict nothing.
+    /// Whether to add this field to the table. If its name usually has a stable value or is in no table, the field is
+    /// added at once. Otherwise it is added only when it repeats within a while, so that values that change with every
+    /// request evict nothing.
     fn worth_keeping(&mut self, field: &Field<'_>, name_index: usize, field_hash: u32) -> bool {
         if field.size() * LARGE_SHARE > self.table.max_size() {
             return false;
@@ -258,10 +262,10 @@ fn plain(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// Appends the Huffman-coded string. `false`, without appending, if that is not shorter.
+/// Appends the Huffman-coded string. Returns `false` and appends nothing if that is not shorter.
 fn coded(text: &[u8], out: &mut Vec<u8>) -> bool {
     if text.len() <= ONE_OCTET {
-        // The length takes one octet in any case, so it can be filled in later.
+        // Reserve one octet for the length, which is filled in later. No length here takes more than one octet.
         let start = out.len();
         out.push(0);
         huffman::encode(text, out);

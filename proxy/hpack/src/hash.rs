@@ -1,5 +1,5 @@
-//! The hash of names and fields: fast for short strings and computable at compile time. It has no
-//! secret key, because colliding values slow nothing down here.
+//! The hash of names and fields: fast for short strings, and computable at compile time. It has no secret key, because
+//! nothing here becomes slower if an attacker chooses values whose hashes collide.
 #![expect(clippy::arithmetic_side_effects, reason = "the operands have fewer bits than the result")]
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -14,10 +14,10 @@ use code::{EOS, FAST, FAST_BITS, FIRST_CODE, FIRST_RANK, LIMIT, MAX_LENGTH, PACK
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Lookups per refill.
+/// The number of lookups between two refills.
 const LOOKUPS: u32 = 56 / FAST_BITS;
 
-/// Length of the shortest code in bits. It bounds the number of symbols in a string.
+/// The length of the shortest code in bits. It limits the number of symbols in a string.
 const MIN_LENGTH: usize = 5;
 
 /// Appends the decoded string to `out`. On an error `out` may have grown.
@@ -30,14 +30,14 @@ pub(crate) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A bit reader. After the end it returns ones, as padding has.
+/// Reads bits. After the end of the string it returns ones, which are also the bits of the padding.
 struct Window<'a> {
     rest: &'a [u8],
     /// The next bits; the first is the most significant one.
     bits: u64,
-    /// Number of bits in `bits` that are valid. The bits below them may be valid too.
+    /// How many bits in `bits` are known to be valid. The bits below them may be valid, too.
     held: u32,
-    /// Bits of the string that were not decoded yet.
+    /// How many bits of the string were not decoded yet.
     left: usize,
 }
 
@@ -62,8 +62,7 @@ impl<'a> Window<'a> {
             self.refill();
             for _ in 0..LOOKUPS {
                 let entry = FAST[(self.bits >> (64 - FAST_BITS)) as usize];
-                // This also holds for a length of 0, which stands for a code that is too long for
-                // the table.
+                // The condition also holds if the length is 0, which stands for a code that is too long for the table.
                 if usize::from(entry.length).wrapping_sub(1) >= self.left {
                     match self.rare(entry)? {
                         Rare::Symbol(symbol) => {
@@ -82,8 +81,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Makes at least 56 bits valid. Bits that were there already are read again, with the same
-    /// value.
+    /// Makes at least 56 bits valid. Valid bits are read again and do not change.
     fn refill(&mut self) {
         let next = self.rest.first_chunk::<8>().copied().unwrap_or_else(|| {
             let mut padded = [0xff; 8];

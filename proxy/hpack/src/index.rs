@@ -7,22 +7,22 @@
 
 use crate::table::{Entry, Table};
 
-/// Entries in a set. A hash belongs to one set, so a search examines at most this many.
+/// The number of entries in a set. A hash belongs to one set, so a search examines at most this many entries.
 const WAYS: usize = 4;
 
-/// Sets at first: room for the fields of most connections, in 128 bytes.
+/// The initial number of sets: room for the fields of most connections, in 128 bytes.
 const FIRST_SETS: usize = 4;
 
-/// A set-associative cache from a hash to the number of the newest entry with that hash. It is not
-/// notified of evictions: an evicted entry is recognised by its old number. If a set overflows, its
-/// oldest entry can no longer be found. Then the section gets a few bytes longer, at no cost in
-/// time. It grows with the entries, so that an idle connection holds no more than it has used.
+/// A set-associative cache. It finds the newest entry of the table with a certain hash. The cache is not told of
+/// evictions: an evicted entry is recognised by its old number. If a set overflows, its oldest entry can no longer be
+/// found. The section then gets a few bytes longer, but encoding takes no longer. The cache grows with the entries, so
+/// that an idle connection holds no more than it has used.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     sets: Box<[Set]>,
-    /// Entries noted since the sets were made.
+    /// How many entries were noted since the sets were created.
     noted: usize,
-    /// As many sets as there may be.
+    /// The largest number of sets.
     most: usize,
 }
 
@@ -31,12 +31,12 @@ type Set = [IndexEntry; WAYS];
 #[derive(Clone, Copy, Debug, Default)]
 struct IndexEntry {
     hash: u32,
-    /// How many entries had been inserted, including this one, modulo 2^32.
+    /// The number of entries that had been inserted, including this one, modulo 2^32.
     number: u32,
 }
 
 impl Index {
-    /// An index for a table with at most `entries`.
+    /// An index for a table of at most `entries` entries.
     pub(crate) fn new(entries: usize) -> Self {
         Self { most: (entries / WAYS).next_power_of_two(), ..Self::default() }
     }
@@ -45,8 +45,7 @@ impl Index {
         self.most == 0
     }
 
-    /// The index in the table of an entry with this hash for which `is` holds. 0 is the newest
-    /// entry.
+    /// The index in the table of an entry with this hash, for which `is` returns true. 0 is the newest entry.
     pub(crate) fn find(
         &self,
         hash: u32,
@@ -86,7 +85,7 @@ impl Index {
         }
     }
 
-    /// Twice as many sets. What was noted is moved, oldest first.
+    /// Doubles the number of sets, and moves the noted entries, the oldest first.
     #[cold]
     fn grow(&mut self) {
         let sets = (self.sets.len() * 2).clamp(FIRST_SETS.min(self.most), self.most);

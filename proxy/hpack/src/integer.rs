@@ -6,7 +6,7 @@
 
 use crate::decode::DecodeError;
 
-/// Most octets after the prefix that a decoder accepts: enough for 32 bits. More are an attack.
+/// How many octets after the prefix a decoder accepts: enough for 32 bits. More than these are an attack.
 const MAX_CONTINUATION: usize = 5;
 
 /// Decodes an integer with a prefix of `bits` bits. Its first octet is `first`; further octets are

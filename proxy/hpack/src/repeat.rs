@@ -1,17 +1,16 @@
-//! Sections that an encoder has written before and can copy.
+//! Sections that an encoder has already written. It copies such a section instead of encoding it again.
 #![expect(clippy::indexing_slicing, reason = "the hash is reduced to the number of slots")]
 
 use crate::block::{Beginning, Block};
 use crate::hash;
 
-/// Sections that are cached: calls that repeat on one connection have only a handful of different
-/// heads and trailers.
+/// How many sections are cached. Calls that repeat on one connection have only a few different heads and trailers.
 const SLOTS: usize = 8;
-/// Largest cached block, in bytes of its fields. Comparing a block of this size costs less than
+/// The largest block whose section is cached, in bytes of its fields. Comparing a block of this size costs less than
 /// encoding it.
 const MAX_BYTES: usize = 512;
 
-/// Sections of some blocks. An entry is valid as long as the encoder's table does not change.
+/// The sections of some blocks. An entry is valid as long as the encoder's table does not change.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     slots: Box<[Slot]>,
@@ -19,12 +18,12 @@ pub(crate) struct Repeats {
 
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    /// Hash of the block that was seen last in this slot, whether it is cached or not.
+    /// The hash of the block that last used this slot, whether its section was cached or not.
     hash: u32,
-    /// Number of entries that the table had ever received.
+    /// How many entries had been inserted into the table since it was created.
     inserted: u32,
     block: Block,
-    /// Empty if nothing is cached.
+    /// The section; empty if none is cached.
     section: Vec<u8>,
 }
 
@@ -34,7 +33,7 @@ impl Repeats {
         (fields.bytes.len() <= MAX_BYTES).then(|| hash::of_name(fields.bytes))
     }
 
-    /// The section of these fields, if it was encoded while the table was the same.
+    /// The section of these fields, if it was encoded while the table had the same entries.
     pub(crate) fn find(&self, hash: u32, fields: Beginning<'_>, inserted: u32) -> Option<&[u8]> {
         let slot = self.slots.get(hash as usize % SLOTS)?;
         let same = slot.hash == hash
@@ -44,8 +43,8 @@ impl Repeats {
         same.then_some(&slot.section)
     }
 
-    /// Caches the section of these fields when they arrive the second time in a row for their slot:
-    /// what comes once is not worth a copy.
+    /// Caches the section of these fields when they use their slot for the second time in a row, because a section that
+    /// occurs only once is not worth a copy.
     pub(crate) fn note(
         &mut self,
         hash: u32,

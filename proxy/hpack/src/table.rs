@@ -9,16 +9,16 @@ use std::collections::VecDeque;
 
 use crate::block::{FIELD_OVERHEAD, Hints};
 
-/// Entries are stored one after the other in one buffer. Evicting an entry only drops its position.
-/// When the buffer is full, the remaining entries are moved to its front. Since the buffer may grow
-/// to twice the table's size, each byte is moved at most once.
+/// The dynamic table. Entries are stored one after the other in one buffer. Evicting an entry only drops its position.
+/// When the buffer is full, the remaining entries are moved to its front. Since the buffer may grow to twice the
+/// table's size, each byte is moved at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     bytes: Vec<u8>,
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
-    /// Number of entries that were ever inserted, modulo 2^32.
+    /// How many entries were inserted since the table was created, modulo 2^32.
     inserted: u32,
 }
 
@@ -44,7 +44,7 @@ impl Entry {
     }
 }
 
-/// Largest table, whatever the settings allow: offsets fit 32 bits with room to spare.
+/// The largest size of a table, even if the settings allow more. All offsets easily fit into 32 bits.
 pub(crate) const MAX_TABLE_BYTES: usize = 1 << 24;
 
 impl Table {
@@ -127,8 +127,8 @@ impl Table {
         }
     }
 
-    /// Makes room for `length` more bytes in the buffer. Moves the entries to the front if that
-    /// frees half of the buffer; else allocates a larger buffer, of at most twice the table's size.
+    /// Makes room for `length` more bytes in the buffer. Moves the entries to the front if that frees half of the
+    /// buffer. Otherwise allocates a larger buffer, of at most twice the table's size.
     fn make_room(&mut self, length: usize) {
         let needed = self.bytes.len() + length;
         if needed <= self.bytes.capacity() {

@@ -8,18 +8,17 @@
 
 use crate::hash;
 
-/// The number of a well-known field name, so that code can `match` on it instead of comparing
-/// bytes.
+/// The number of a well-known field name, so that code can use `match` instead of comparing bytes.
 ///
-/// Every field of a [`Block`](crate::Block) has one. All other names have [`Token::NONE`]. Case
+/// Every field of a [`Block`](crate::Block) has a token. All names that are not well known have [`Token::NONE`]. Case
 /// matters: a name with upper-case letters is not well known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Token(pub(crate) u8);
 
-/// Tokens up to this are equal to the index at which the static table has the name first.
+/// A token up to this number equals the index of the first entry with its name in the static table.
 const STATIC: usize = 61;
 
-/// Most slots of [`BY_HASH`] that a lookup examines before a name counts as not well known.
+/// How many slots of [`BY_HASH`] a lookup examines before the name counts as not well known.
 const MAX_LOOKS: usize = 4;
 
 macro_rules! tokens {
@@ -135,7 +134,7 @@ impl Token {
         NAME_OF[usize::from(self.0)]
     }
 
-    /// The name as HTTP/1 usually has it, such as `Content-Type`. Empty for [`Token::NONE`].
+    /// The name as it is usually written in HTTP/1, such as `Content-Type`. Empty for [`Token::NONE`].
     pub fn title(self) -> &'static [u8] {
         &TITLE_OF[usize::from(self.0)][..self.name().len()]
     }
@@ -162,7 +161,7 @@ pub(crate) fn static_entry(index: usize) -> &'static StaticEntry {
     &ENTRIES[index - 1]
 }
 
-/// Number of entries in the static table. The dynamic table follows them.
+/// The number of entries in the static table. The dynamic table follows them.
 pub(crate) const STATIC_ENTRIES: usize = STATIC;
 
 /// The index of the entry in the static table that has both this name and this value.
@@ -179,7 +178,7 @@ pub(crate) fn static_field(token: Token, value: &[u8]) -> Option<usize> {
     candidates.find(|&index| ENTRIES[index - 1].value.as_bytes() == value)
 }
 
-/// Entries with a value, and entries that repeat the name of the one before.
+/// The entries that have a value, and the entries that have the same name as the entry before them.
 const VALUES: [(usize, &str); 14] = [
     (2, "GET"),
     (3, "POST"),
@@ -263,7 +262,7 @@ const fn title_of() -> [[u8; LONGEST]; 256] {
     titles
 }
 
-/// A hash table with open addressing, by the hash of the name. 0 marks an empty slot.
+/// A hash table of tokens with open addressing, by the hash of the name. 0 marks an empty slot.
 static BY_HASH: [u8; 512] = by_hash();
 
 const fn by_hash() -> [u8; 512] {

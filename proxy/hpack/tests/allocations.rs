@@ -9,8 +9,8 @@ use counting::ALLOCATIONS;
 
 const LIMITS: Limits = Limits { list_bytes: 16_384, fields: 100 };
 
-/// From an application's encoder through a relay's decoder and encoder to a server's decoder. Some
-/// values occur once, some repeat, and some evict others from the tables.
+/// Fields pass from an application's encoder through a relay's decoder and encoder to a server's decoder. Some values
+/// occur once, some repeat, and some evict others from the tables.
 #[test]
 fn a_relay_in_steady_state() {
     let mut client = Encoder::new(4096);

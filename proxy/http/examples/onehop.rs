@@ -1,8 +1,7 @@
-//! The smallest proxy that can be built with the engine: one hop, plaintext, one thread. It serves to measure the cost
+//! The smallest proxy that can be built with the engine: one hop, plaintext, one thread. It is used to measure the cost
 //! of a request.
 //!
-//! `onehop LISTEN BACKEND`, for example `onehop 127.0.0.1:8081 127.0.0.1:8080`; prints the
-//! address it listens on.
+//! `onehop LISTEN BACKEND`, for example `onehop 127.0.0.1:8081 127.0.0.1:8080`; prints the address on which it listens.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -13,7 +12,7 @@ use leno_http::{Answer, Conn, Exchange, Failure, Limits, Order, RequestHead, exc
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::LocalOptions;
 
-/// Idle connections kept to the backend.
+/// How many idle connections to the backend are kept.
 const POOL: usize = 1024;
 
 struct Hop {
@@ -67,7 +66,7 @@ async fn serve(hop: Rc<Hop>, client: TcpStream) {
     client.close(&hop.limits).await;
 }
 
-/// Relays one request. Returns whether the client's connection can be used for another.
+/// Relays one request. Returns whether the client's connection can be used for another request.
 async fn relay(hop: &Hop, client: &mut Conn<TcpStream>, request: &RequestHead) -> bool {
     loop {
         let pooled = std::iter::from_fn(|| hop.pool.borrow_mut().pop())
@@ -76,7 +75,7 @@ async fn relay(hop: &Hop, client: &mut Conn<TcpStream>, request: &RequestHead) -
             Some(server) => server,
             None => match TcpStream::connect(hop.backend).await {
                 Ok(server) => {
-                    // If this fails, only latency suffers.
+                    // If this fails, the only effect is a higher latency.
                     let _ = server.set_nodelay(true);
                     Conn::new(server)
                 }

@@ -8,15 +8,15 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Free alarms that a thread keeps: usually enough for the exchanges that are in progress at once.
+/// How many free alarms a thread keeps: usually enough for the exchanges that are in progress at once.
 const KEPT: usize = 64;
 
 thread_local! {
     static FREE: RefCell<Vec<(Id, Alarm)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One timer for all waits of a connection, one after the other. A timer that was armed for an earlier wait is left to
-/// fire and is then armed again. So a request whose deadlines are later than the armed one does not touch the timer
+/// One timer for all waits of a connection, one after the other. If the timer is still set for an earlier time, it is
+/// left to fire, and is then set again. So a request whose deadlines are later does not touch the runtime's timer
 /// wheel.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
@@ -51,12 +51,12 @@ impl PooledAlarm {
     pub(crate) fn take() -> Self {
         let runtime = Handle::current().id();
         let free = FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten();
-        // A timer belongs to its runtime.
+        // A timer can only be used in the runtime in which it was created.
         let alarm = free.filter(|(id, _)| *id == runtime).map(|(_, alarm)| alarm);
         Self { alarm: alarm.unwrap_or_default(), runtime }
     }
 
-    /// As [`Alarm::poll_at`].
+    /// Like [`Alarm::poll_at`].
     pub(crate) fn poll_at(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         self.alarm.poll_at(deadline, cx)
     }

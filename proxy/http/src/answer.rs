@@ -39,10 +39,10 @@ impl<'a> Answer<'a> {
     }
 
     /// Renders the head, with as much of the body as fits into its buffer, and returns the rest of the body.
-    /// `connection` is the `Connection` line or empty. `to_head`: the request's method was HEAD.
+    /// `connection` is the `Connection` line, or empty. `to_head` says that the request's method was HEAD.
     ///
     /// A header may contain parts of a request, such as the target of a redirect or a CORS origin, so the size of the
-    /// head is not known in advance. The buffer grows within the limit of [`Writer`].
+    /// head is not known in advance. The buffer grows up to the limit of [`Writer`].
     pub(crate) fn render(
         &self,
         connection: &str,
@@ -87,7 +87,7 @@ impl<'a> Answer<'a> {
         Ok((out.finish()?, rest))
     }
 
-    /// The head of the answer in HTTP/2.
+    /// The head of the answer for HTTP/2.
     pub(crate) fn head(&self) -> Head {
         let mut head = Head::new();
         head.push(b":status", self.status.to_string().as_bytes());
@@ -100,7 +100,7 @@ impl<'a> Answer<'a> {
         head
     }
 
-    /// The body of the answer in HTTP/2.
+    /// The body of the answer for HTTP/2.
     pub(crate) fn h2_body(&self) -> Piece {
         if !self.has_body() {
             Piece::default()
@@ -111,7 +111,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The answer as the only head of a gRPC call.
+    /// The answer to a gRPC call: one head, which is also the end of the stream.
     pub(crate) fn grpc_head(&self) -> Head {
         let cause = self.cause.unwrap_or_default();
         let status = grpc::status_of_error(self.status, cause).to_string();
@@ -164,13 +164,14 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Longest cause that is sent; the rest is truncated.
+/// The longest cause that is sent, in bytes. The rest of a longer one is cut off.
 const CAUSE_BYTES: usize = 512;
 
-/// The initial size of the buffer: enough for everything but long redirects, including a page of the admin server.
+/// The initial size of the buffer. It is enough for everything except long redirects, including a page of the admin
+/// server.
 const ROOM: usize = 16 * 1024;
 
-/// Passes the cause to `put` with control characters replaced, so that it stays within its line.
+/// Passes the cause to `put`, with control characters replaced so that the cause stays within its line.
 fn put_clean(cause: &str, put: impl FnMut(u8)) {
     let clean = |byte| if (0x20..0x7f).contains(&byte) { byte } else { b'?' };
     cause.bytes().take(CAUSE_BYTES).map(clean).for_each(put);

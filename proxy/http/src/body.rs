@@ -23,14 +23,14 @@ pub enum Event {
     /// Whole lines of the trailer section, as sent.
     Trailers(Range<usize>),
     /// A line of the trailer section that must not be forwarded: a field that is not permitted in trailers (RFC 9110
-    /// section 6.5.1), or one that the head's `Connection` names.
+    /// section 6.5.1), or a field that the head's `Connection` names.
     RemovedTrailer(Range<usize>),
     /// The message is complete.
     End,
 }
 
 impl Event {
-    /// The same event in bytes that begin `by` bytes earlier.
+    /// The same event, with positions in bytes that begin `by` bytes earlier.
     fn shifted(self, by: usize) -> Self {
         let shift = |range: Range<usize>| range.start + by..range.end + by;
         match self {
@@ -80,7 +80,7 @@ impl BodyError {
     }
 }
 
-/// Walks over the bytes of one body as they arrive, split anywhere, and stops behind the last one.
+/// Examines the bytes of one body as they arrive, in pieces of any size, and stops after the last byte of the body.
 ///
 /// ```text
 /// Length(n) ──(n bytes)──────────────────► Done
@@ -90,7 +90,7 @@ impl BodyError {
 #[derive(Debug, Clone)]
 pub struct BodyWalker {
     state: State,
-    /// Where the content is copied to, for a tap.
+    /// The copy of the content for a tap, if there is one.
     copy: Option<Arc<BodyCopy>>,
 }
 
@@ -132,7 +132,7 @@ impl BodyWalker {
         Self { state, copy: None }
     }
 
-    /// Copies the content to `copy` while walking over it.
+    /// Also copies the content to `copy`.
     pub(crate) fn copying_to(self, copy: Option<Arc<BodyCopy>>) -> Self {
         copy.iter().for_each(|copy| copy.begin());
         Self { copy, ..self }
@@ -152,8 +152,8 @@ impl BodyWalker {
     }
 
     /// The next event in `bytes`, and how many bytes it and the framing before it occupy. `None` means that more bytes
-    /// are needed. The counted bytes are framing; the others begin a trailer line and must be passed again. No event
-    /// follows `End`.
+    /// are needed: the counted bytes are framing, and the others begin a trailer line and must be passed again. No
+    /// event follows `End`.
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         let (count, event) = self.step(bytes)?;
         if let (Some(copy), Some(Event::Data(content))) = (&self.copy, &event) {

@@ -28,10 +28,10 @@ use crate::now;
 use crate::translate::Carried;
 
 /// How much later than the client's own deadline the proxy ends the call. The client enforces its deadline itself, and
-/// should see the same result with and without a mesh. The proxy ends the calls that clients leave open.
+/// should see the same result with and without a mesh. The proxy only ends calls that clients leave open.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
-/// The header with the mark of a tapped request, between two proxies.
+/// The header with which one proxy tells another that a request is tapped; its value is the request's mark.
 const TAP_MARK: &[u8] = b"leno-tap";
 
 /// How many bytes of a request's body are held for a retry until the response begins: as many as a stream may queue
@@ -43,33 +43,34 @@ const HELD_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Call {
     head: Head,
-    /// Present until the connections relay the rest themselves.
+    /// The stream. `None` once the connections relay the rest themselves.
     stream: Option<Stream>,
-    /// For a copy of the call: holds the client's stream until this copy's response is chosen for the client.
+    /// The client's stream, if this is a copy of the call. It stays here until this copy's response is chosen for the
+    /// client.
     aside: Option<Rc<RefCell<Option<Stream>>>>,
-    /// The value of the mesh's internal header, if another proxy has sent it.
+    /// The value of the mesh's internal header, if the client is another proxy and has sent it.
     carried: Option<SmallVec<[u8; 32]>>,
-    /// The mark that the client's proxy added because it taps the request.
+    /// The mark that the client's proxy has added because it taps the request.
     tap_mark: Option<NonZeroU64>,
-    /// The body so far, for a retry.
+    /// The parts of the body that were read so far, which are held for a retry.
     held: SmallVec<[Piece; 4]>,
     held_bytes: usize,
     trailers: Option<Head>,
-    /// All of the body was read.
+    /// Whether all of the body was read.
     ended: bool,
-    /// Some of the body was read and is not held.
+    /// Whether parts of the body were read that are no longer held.
     used: bool,
-    /// The deadline from `grpc-timeout`.
+    /// The deadline, which comes from `grpc-timeout`.
     deadline: Option<Instant>,
     grpc: bool,
-    /// The client is another proxy of the mesh.
+    /// Whether the client is another proxy of the mesh.
     is_mesh: bool,
 }
 
 /// The next part of a request's body.
 pub(crate) enum BodyPart {
     Data(Piece),
-    /// The trailers are in [`Call::trailers`].
+    /// The end of the body. The trailers are in [`Call::trailers`].
     End,
 }
 
@@ -79,8 +80,8 @@ impl Call {
         Self::with(request, false)
     }
 
-    /// A request of another proxy of the mesh, whose identity was checked. It may report what the request was in
-    /// HTTP/1.
+    /// A request of another proxy of the mesh, whose identity was checked. Such a request may contain the details of an
+    /// HTTP/1 request.
     pub fn from_mesh(request: Request) -> Self {
         Self::with(request, true)
     }
@@ -119,12 +120,12 @@ impl Call {
         self
     }
 
-    /// The parts of the head.
+    /// A view of the head.
     pub fn view(&self) -> RequestView<'_> {
         RequestView::of_http2(&self.head, self.method())
     }
 
-    /// The method that the request has in HTTP/1.
+    /// The method that the request would have in HTTP/1.
     fn method(&self) -> &[u8] {
         match self.head.find(Token::METHOD).unwrap_or_default() {
             b"CONNECT" if self.is_extended_connect() => {
@@ -140,7 +141,7 @@ impl Call {
         self.grpc
     }
 
-    /// Whether another proxy of the mesh reports that it was an HTTP/1 request.
+    /// Whether another proxy of the mesh reports that the original request was HTTP/1.
     pub fn was_http1(&self) -> bool {
         self.carried.is_some()
     }
@@ -150,19 +151,19 @@ impl Call {
         self.tap_mark
     }
 
-    /// When an exchange must end: a little after the client's `grpc-timeout` runs out.
+    /// When an exchange must end, which is a little after the client's `grpc-timeout` has passed.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Whether the client's own `grpc-timeout` has expired.
+    /// Whether the client's own `grpc-timeout` has passed.
     pub(crate) fn is_given_up(&self) -> bool {
         let left = self.deadline.map(|at| at.saturating_duration_since(now()));
         left.is_some_and(|left| left <= DEADLINE_GRACE)
     }
 
-    /// Sends a response that the proxy generates. A gRPC call gets one without a message ("Trailers-Only"), whose
-    /// `grpc-status` is derived from the answer's status.
+    /// Sends a response that the proxy generates. A gRPC call gets a response without a message ("Trailers-Only"),
+    /// whose `grpc-status` is derived from the answer's status.
     pub fn respond(mut self, answer: &Answer<'_>) {
         let to_head = self.is_head();
         let Some(stream) = &mut self.stream else { return };
@@ -178,7 +179,7 @@ impl Call {
     }
 
     /// Ends the call after an exchange: answers it if the exchange has failed before any part of a response was sent,
-    /// and resets it if a response was truncated. The caller retries first if it can.
+    /// and resets it if a response was truncated. The caller should retry first if it can.
     pub fn conclude(self, done: &Exchange) {
         match &done.failure {
             None => {}
@@ -186,7 +187,7 @@ impl Call {
                 Some(status) if !done.response_started => {
                     self.respond(&Answer::error(status, failure.cause.label()));
                 }
-                // So that a truncated response is not mistaken for a complete one.
+                // A reset, so that a truncated response is not mistaken for a complete one.
                 _ => {
                     let code = reset_code(failure, self.is_mesh);
                     if let Some(stream) = self.stream {
@@ -198,8 +199,8 @@ impl Call {
     }
 
     /// Refuses requests that HTTP/2 permits and the mesh does not. A CONNECT must be an extended one (RFC 8441), unless
-    /// `connect` permits others. The authority must be a plain host, because policies depend on the host, and servers
-    /// interpret anything else differently.
+    /// `connect` permits others. The authority must be a plain host: policies depend on the host, and servers interpret
+    /// everything else differently.
     pub(crate) fn check(&self, connect: bool) -> Result<(), HeadError> {
         let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
         if self.is_connect() && !connect {
@@ -235,7 +236,7 @@ impl Call {
         self.is_mesh
     }
 
-    /// Whether it is an extended CONNECT (RFC 8441).
+    /// Whether the request is an extended CONNECT (RFC 8441).
     pub(crate) fn is_extended_connect(&self) -> bool {
         self.head.find(Token::PROTOCOL).is_some()
     }
@@ -252,7 +253,7 @@ impl Call {
         &self.head
     }
 
-    /// The head with `edits`.
+    /// The head, changed by `edits`.
     pub(crate) fn edited_head(&self, edits: &Edits<'_>) -> Head {
         let mut head = self.head.clone();
         edit_block(&mut head, edits);
@@ -280,7 +281,7 @@ impl Call {
         self.stream = stream;
     }
 
-    /// A copy of a call of which everything has been received. The client's stream is in `aside`.
+    /// A copy of a call that has been received completely. `aside` contains the client's stream.
     pub(crate) fn copied(&self, aside: &Rc<RefCell<Option<Stream>>>) -> Self {
         Self {
             head: self.head.clone(),
@@ -299,14 +300,14 @@ impl Call {
         }
     }
 
-    /// The response goes to the client: if this is a copy, it takes the client's stream.
+    /// Called when this call's response is chosen for the client. If this is a copy, it takes the client's stream.
     pub(crate) fn claim(&mut self) {
         if let Some(aside) = self.aside.take() {
             self.stream = aside.take();
         }
     }
 
-    /// Whether there is no body, as far as is known now.
+    /// Whether there is no body, as far as this is known now.
     pub(crate) fn is_empty(&self) -> bool {
         let ended = self.stream.as_ref().is_none_or(Stream::is_ended_without_rest);
         self.held.is_empty() && !self.used && self.trailers.is_none() && (self.ended || ended)
@@ -326,8 +327,8 @@ impl Call {
         self.trailers.as_ref()
     }
 
-    /// The next part of the body, behind the `at` held pieces that were read already. This gives the client credit for
-    /// the returned bytes, so the caller must wait for room first.
+    /// The next part of the body, after the `at` held pieces that were already read. This gives the client credit for
+    /// the returned bytes, so the caller must first wait until there is room for them.
     pub(crate) fn poll_part(
         &mut self,
         at: &mut usize,
@@ -367,12 +368,12 @@ impl Call {
         self.ended
     }
 
-    /// Reads and holds one more part of the body, however much is held already. Returns whether more may follow.
+    /// Reads and holds one more part of the body, however much is already held. Returns whether more may follow.
     pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if self.stream.is_none() {
             return Poll::Ready(false);
         }
-        // The relay will notice the reset too.
+        // The relay will notice the reset, too.
         self.poll_kept(cx).map(|kept| kept.is_ok())
     }
 
@@ -394,7 +395,7 @@ impl Call {
         if let Some(stream) = &mut self.stream {
             let mut head = Head::default();
             head.push(b":status", b"100");
-            // If the stream is over, reading its body reports that.
+            // If the stream is over, an attempt to read its body returns the reason.
             let _sent = stream.send_head(&head, false);
         }
     }
@@ -413,8 +414,8 @@ impl Call {
         Poll::Ready(Ok(piece))
     }
 
-    /// The response has begun, or too much is held, so there will be no retry. Only the `at` pieces that were passed on
-    /// are dropped.
+    /// Called when there will be no retry, because the response has begun or too much is held. Drops only the first
+    /// `at` pieces, which were passed on.
     pub(crate) fn stop_holding(&mut self, at: &mut usize) {
         self.used = true;
         self.held.drain(..self.held.len().min(std::mem::take(at)));
@@ -429,7 +430,7 @@ pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failu
     }
 }
 
-/// The value of the header that [`tap_mark_line`] creates.
+/// The mark in a head, which [`tap_mark_line`] has written.
 fn tap_mark_of(head: &Block) -> Option<NonZeroU64> {
     let field = head.field(head.position(TAP_MARK)?)?;
     mark_in(field.value())
@@ -441,8 +442,8 @@ fn mark_in(value: &[u8]) -> Option<NonZeroU64> {
 }
 
 impl RequestHead {
-    /// The mark that a client which is another proxy of the mesh added because it taps the request. `bytes` are those
-    /// from which the head was parsed.
+    /// The mark that a client has added because it taps the request; the client must be another proxy of the mesh.
+    /// `bytes` are those from which the head was parsed.
     pub fn tap_mark(&self, bytes: &[u8]) -> Option<NonZeroU64> {
         // Most requests have no header of the mesh.
         if !self.meaning.mesh {
@@ -452,7 +453,7 @@ impl RequestHead {
     }
 }
 
-/// Marks a request for the proxy of its server, so that the events of both taps can be joined.
+/// The header that marks a request for the proxy of its server, so that the events of both proxies' taps can be joined.
 pub fn tap_mark_line(mark: NonZeroU64) -> Option<HeaderLine> {
     let name = std::str::from_utf8(TAP_MARK).ok()?;
     HeaderLine::new(name, format!("{mark:016x}").as_bytes()).ok()

@@ -26,7 +26,7 @@ use crate::now;
 use crate::pool::Buffer;
 use crate::received::Received;
 
-/// The cause in the answer that replaces one whose headers do not fit into the largest buffer.
+/// The cause in the answer that is sent in place of an answer whose headers do not fit into the largest buffer.
 const ANSWER_TOO_LARGE: &str = "answer-too-large";
 
 /// A connection to a client or to a server. It holds a buffer only while it has bytes to store.
@@ -35,16 +35,16 @@ pub struct Conn<S> {
     pub(crate) io: S,
     pub(crate) received: Received,
     pub(crate) alarm: Alarm,
-    /// The other side has ended its stream.
+    /// Whether the other side has ended its stream.
     pub(crate) read_closed: bool,
-    /// Whether the client has left. `None` until that was checked.
+    /// The checks whether the client has left. `None` until the first check.
     pub(crate) departure: Option<Box<DepartureChecks>>,
-    /// Some bytes of an unfinished message were used up, so the rest cannot be read as a message.
+    /// Whether some bytes of an unfinished message were dropped, so that the rest cannot be read as a message.
     pub(crate) lost: bool,
-    /// The client has declared that its last request, which has been received completely, is the last on this
-    /// connection (RFC 9112 section 9.6).
+    /// Whether the client has declared that its last request is the last on this connection (RFC 9112 section 9.6), and
+    /// this request has been received completely.
     pub(crate) last: bool,
-    /// Exchanges completed.
+    /// The number of completed exchanges.
     pub(crate) exchanges: u64,
 }
 
@@ -73,17 +73,18 @@ impl<S: Io> Conn<S> {
         &self.io
     }
 
-    /// The same, mutable.
+    /// The underlying stream, mutable.
     pub fn io_mut(&mut self) -> &mut S {
         &mut self.io
     }
 
-    /// Bytes received and not yet used. They begin with the request's head until its exchange begins.
+    /// The bytes that were received and not yet used. Until an exchange begins, they begin with the head of its
+    /// request.
     pub fn received(&self) -> &[u8] {
         self.received.bytes()
     }
 
-    /// Exchanges completed on this connection.
+    /// The number of exchanges that were completed on this connection.
     pub fn exchanges(&self) -> u64 {
         self.exchanges
     }
@@ -99,8 +100,8 @@ impl<S: Io> Conn<S> {
         Ok(self.read_head(&mut head, limits).await?.then_some(head))
     }
 
-    /// Waits up to `longest` for the first byte of a request, or until `leave` is ready. `left` stores for the next
-    /// call that `leave` was ready already. Returns `false` if no request has begun.
+    /// Waits up to `longest` for the first byte of a request, or until `leave` is ready. `left` says whether `leave`
+    /// was already ready, in this call or an earlier one. Returns `false` if no request has begun.
     ///
     /// Idle connections wait here, so this future must be small.
     pub(crate) async fn request_begins<L: Future<Output = ()>>(
@@ -144,8 +145,8 @@ impl<S: Io> Conn<S> {
         Poll::Ready(true)
     }
 
-    /// Reads the head of a request that has begun into `head`, which is large and is therefore not moved. Returns
-    /// `false` if the bytes were only the rest of an empty line.
+    /// Reads the head of a request that has begun into `head`, which the caller provides because it is too large to be
+    /// moved. Returns `false` if the bytes were only the rest of an empty line.
     pub(crate) async fn read_head(
         &mut self,
         head: &mut RequestHead,
@@ -191,8 +192,8 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// Some clients send one CRLF too many after a body, so one empty line before a request is skipped (RFC 9112
-    /// section 2.2). Returns whether the received bytes may still be such a line, or whether there are none.
+    /// Skips one empty line before a request (RFC 9112 section 2.2), because some clients send one CRLF too many after
+    /// a body. Returns whether the received bytes may still be such a line, or whether there are none.
     fn skip_empty_line(&mut self, skipped: &mut bool) -> bool {
         if !*skipped && self.received.bytes().starts_with(b"\r\n") {
             self.received.consume(2);
@@ -206,8 +207,8 @@ impl<S: Io> Conn<S> {
     }
 
     /// Ready when the client has left, or its connection broke, while its request waits for a server. Bytes that the
-    /// client sends meanwhile are stored as far as there is room. Without room nothing is read, so the end of the
-    /// stream is not noticed, and the kernel is queried instead.
+    /// client sends meanwhile are stored as far as there is room. If there is no room, nothing is read and the end of
+    /// the stream is not noticed, so the kernel is queried instead.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let gone = |cause| Poll::Ready(Failure::new(Party::Client, cause));
         while !self.read_closed && self.received.has_room() {
@@ -228,7 +229,7 @@ impl<S: Io> Conn<S> {
         gone(Cause::Closed)
     }
 
-    /// Whether the client has left, according to the kernel.
+    /// Whether the kernel says that the client has left.
     pub(crate) fn has_left(&mut self) -> bool {
         let io = &self.io;
         self.departure.get_or_insert_default().has_left(|| io.presence())
@@ -240,8 +241,8 @@ impl<S: Io> Conn<S> {
     }
 
     /// Sends a response that the proxy generates, to `request` or to bytes that are not a request. Returns whether the
-    /// connection can be used further; the response tells the client the same. Fails if the client does not read the
-    /// response in time.
+    /// connection can be reused; the response's `Connection` header tells the client the same. Fails if the client does
+    /// not read the response in time.
     pub async fn respond(
         &mut self,
         request: Option<&RequestHead>,
@@ -250,14 +251,14 @@ impl<S: Io> Conn<S> {
         self.respond_and(request, answer, true).await
     }
 
-    /// The same. `keep` permits the client to send another request.
+    /// Like [`respond`](Self::respond). The client may send another request only if `keep` is true.
     pub(crate) async fn respond_and(
         &mut self,
         request: Option<&RequestHead>,
         answer: &Answer<'_>,
         keep: bool,
     ) -> io::Result<bool> {
-        // Bytes that follow a CONNECT may be meant for the tunnel.
+        // Bytes that follow a CONNECT may already be meant for the tunnel.
         let kept =
             request.filter(|head| keep && head.keep_alive() && !head.is_connect && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));
@@ -288,13 +289,13 @@ impl<S: Io> Conn<S> {
         walker.is_done().then_some(request.len() + length)
     }
 
-    /// Whether a pooled connection to a server may be used for another request: nothing was received while it was idle,
-    /// neither bytes nor the end. This costs no system call unless something was received.
+    /// Whether a pooled connection to a server may be used for another request. It may if nothing was received while it
+    /// was idle, neither bytes nor the end of the stream. This costs no system call unless something was received.
     pub fn is_quiet(&mut self) -> bool {
         self.poll_unquiet(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Ready when a pooled connection is no longer usable; see [`Self::is_quiet`].
+    /// Ready when a pooled connection can no longer be used; see [`Self::is_quiet`].
     pub fn poll_unquiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.received.is_empty() || self.read_closed || self.lost {
             return Poll::Ready(());
@@ -354,7 +355,7 @@ impl<S: Io> Conn<S> {
     }
 }
 
-/// Writes as a step of a future. If the stream accepts no bytes, this fails with `WriteZero`.
+/// Writes some bytes as one step of a future. If the stream accepts no bytes, this fails with `WriteZero`.
 pub(crate) fn poll_write_some<S: AsyncWrite + Unpin>(
     io: &mut S,
     slices: &[io::IoSlice<'_>],

@@ -1,4 +1,4 @@
-//! Copies of one request, sent to several servers at once. One of them answers the client.
+//! Copies of one request, which are sent to several servers at once. One of them answers the client.
 //!
 //! ```text
 //! client ── request, held whole ──► copy ──► server
@@ -24,11 +24,11 @@ use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure};
 use crate::head::RequestHead;
 
-/// Whether this copy's response goes to the client. The caller sets it before its [`Judge`](crate::Judge) forwards the
-/// response.
+/// Whether this copy's response goes to the client. The caller sets the ticket before its [`Judge`](crate::Judge)
+/// forwards the response.
 pub type Ticket = Rc<Cell<bool>>;
 
-/// The client, shared by the copies of its request.
+/// The client, which the copies of its request share.
 type SharedClient<T> = Rc<RefCell<Option<T>>>;
 
 /// Creates copies of an HTTP/1 request that has been received completely.
@@ -37,7 +37,7 @@ pub struct ConnCopies<'c, S> {
     client: SharedClient<Client<'c, S>>,
 }
 
-/// A client's connection from the view of a copy. What the copy writes reaches the client once the copy has the ticket.
+/// A client's connection, as a copy uses it. Bytes that the copy writes reach the client once the copy has the ticket.
 #[derive(Debug)]
 pub struct CopyClient<'c, S> {
     client: SharedClient<Client<'c, S>>,
@@ -45,7 +45,7 @@ pub struct CopyClient<'c, S> {
     ticket: Ticket,
 }
 
-/// The client, with its request and the bytes behind it.
+/// The client, with its request and the bytes after it.
 #[derive(Debug)]
 struct Client<'c, S> {
     conn: &'c mut Conn<S>,
@@ -65,7 +65,7 @@ impl<'c, S: Io> ConnCopies<'c, S> {
     /// Creates one more copy.
     ///
     /// # Panics
-    /// If a copy answers the client already.
+    /// If a copy has already begun to answer the client.
     #[must_use]
     pub fn copy(&self, ticket: &Ticket) -> Conn<CopyClient<'c, S>> {
         let client = Rc::clone(&self.client);
@@ -84,11 +84,11 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         }
     }
 
-    /// Must be called when all copies have ended. `winner` has a response for the client. Without a winner this need
-    /// not be called: the request is still held unchanged.
+    /// Must be called when all copies have ended. `winner` is the copy that has a response for the client. If there is
+    /// none, this need not be called, because the request is still held unchanged.
     pub fn finish(self, winner: Conn<CopyClient<'c, S>>, done: &Exchange) {
         let client = winner.io.mine.or_else(|| self.client.take());
-        // Otherwise the client has not been answered yet, and its request is still needed.
+        // If this condition is false, the client has not been answered yet, and its request is still needed.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
             let conn = client.conn;
             conn.received.consume(client.length);
@@ -105,14 +105,14 @@ impl<S: Io> Client<'_, S> {
         self.conn.received.bytes().get(..self.length).unwrap_or_default()
     }
 
-    /// Whether the client has ended its stream and sent nothing behind the request.
+    /// Whether the client has ended its stream and sent nothing after the request.
     fn has_ended(&self) -> bool {
         self.conn.read_closed && self.conn.received.bytes().len() == self.length
     }
 }
 
 impl<'c, S> CopyClient<'c, S> {
-    /// The client, if this copy answers it.
+    /// The client, if this copy answers the client.
     fn client(&mut self) -> Option<&mut Client<'c, S>> {
         if self.mine.is_none() && self.ticket.get() {
             self.mine = self.client.take();
@@ -120,7 +120,7 @@ impl<'c, S> CopyClient<'c, S> {
         self.mine.as_mut()
     }
 
-    /// The same, for writes.
+    /// The client's stream, for writes.
     fn writer(&mut self) -> Option<Pin<&mut S>>
     where
         S: Unpin,
@@ -129,20 +129,20 @@ impl<'c, S> CopyClient<'c, S> {
     }
 }
 
-/// The request has been received completely, and bytes behind it belong to another request, which this copy must not
-/// read. A copy does notice that the client has left or ended its stream.
+/// The request has been received completely. Bytes after it belong to another request, and this copy must not read
+/// them. But a copy does notice that the client has left or ended its stream.
 impl<S: Io> AsyncRead for CopyClient<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         _out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Returning without bytes in `out` means the end of the stream.
+        // Returning without having put bytes into `out` means the end of the stream.
         self.poll_read_ready(cx)
     }
 }
 
-/// Before the copy has its ticket, it writes only interim responses, which are dropped.
+/// Before the copy has the ticket, it writes only interim responses, which are dropped.
 impl<S: Io> AsyncWrite for CopyClient<'_, S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -188,7 +188,7 @@ impl<S: Io> AsyncWrite for CopyClient<'_, S> {
 impl<S: Io> Io for CopyClient<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
-        // The relay itself notices that the client has closed its connection.
+        // If the client has only closed its connection, the relay notices it.
         if let Poll::Ready(Failure { cause: Cause::Broken(error), .. }) = client.conn.poll_gone(cx)
         {
             return Poll::Ready(Err(error));
@@ -196,7 +196,7 @@ impl<S: Io> Io for CopyClient<'_, S> {
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    /// Before this copy has its ticket, other code watches the client.
+    /// Before the copy has the ticket, other code watches the client.
     fn presence(&self) -> Presence {
         self.mine.as_ref().map_or(Presence::Here, |client| client.conn.io.presence())
     }
@@ -210,7 +210,7 @@ pub struct CallCopies<'c> {
 }
 
 impl Call {
-    /// Sets the client aside for copies of its request, which was [held](Call::hold_whole).
+    /// Sets the client's stream aside for copies of its request, which was [held](Call::hold_whole).
     pub fn copies(&mut self) -> CallCopies<'_> {
         let stream = Rc::new(RefCell::new(self.take_stream()));
         CallCopies { call: self, stream }
@@ -232,7 +232,8 @@ impl CallCopies<'_> {
         gone
     }
 
-    /// Must be called when all copies have ended. `winner` has a response for the client.
+    /// Must be called when all copies have ended. `winner` is the copy that has a response for the client, if there is
+    /// one.
     pub fn finish(self, winner: Option<Call>) {
         let stream = winner.and_then(|mut winner| winner.take_stream());
         self.call.give_stream(stream.or_else(|| self.stream.take()));
@@ -240,7 +241,7 @@ impl CallCopies<'_> {
 }
 
 impl Exchange {
-    /// An exchange that ended before a server was involved.
+    /// The result of an exchange that failed before a server was involved.
     #[must_use]
     pub fn ended(failure: Failure) -> Self {
         Self { failure: Some(failure), ..Self::new(tokio::time::Instant::now()) }

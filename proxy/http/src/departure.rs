@@ -1,10 +1,10 @@
 //! Finds out whether a client has closed its socket in cases in which reads do not show it.
 //!
-//! A FIN does not show it: a client that only shuts down its sending direction sends the same FIN. If it closes its
-//! socket later, nothing is sent, and the proxy must query the kernel ([`Io::presence`](crate::Io::presence)). Even the
-//! socket of a client that closes at once may seem open when its FIN arrives, because the kernel sends the FIN before
-//! it orphans the socket. And no FIN is read while the server does not accept the client's upload, or while the buffer
-//! of the client's connection is full.
+//! A FIN does not show whether the client has closed its socket: a client that only shuts down its sending direction
+//! sends the same FIN. If it closes its socket later, nothing is sent, and the proxy must query the kernel
+//! ([`Io::presence`](crate::Io::presence)). Even the socket of a client that closes at once may seem open when its FIN
+//! arrives, because the kernel sends the FIN before it orphans the socket. And no FIN is read while the server does not
+//! accept the client's upload, or while the buffer of the client's connection is full.
 #![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::task::{Context, Poll, ready};
@@ -15,8 +15,9 @@ use tokio::time::Instant;
 
 use crate::alarm::Alarm;
 
-/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So a departure is noticed
-/// within this time or an eighth of the time since the first check, and a client that stays causes few checks.
+/// The wait after the first check. Each further wait is an eighth longer, up to [`SILENCE`]. So the proxy notices that
+/// a client has left within this time, or within an eighth of the time since the first check, and makes few checks of a
+/// client that stays.
 const FIRST_WAIT: Duration = Duration::from_millis(75);
 
 /// The waits between checks.
@@ -24,22 +25,22 @@ const FIRST_WAIT: Duration = Duration::from_millis(75);
 pub(crate) struct GrowingWait(Duration);
 
 impl GrowingWait {
-    /// The time of the next check.
+    /// Returns the time of the next check.
     pub(crate) fn next(&mut self) -> Instant {
         self.0 = (self.0 + self.0 / 8).clamp(FIRST_WAIT, SILENCE);
         Instant::now() + self.0
     }
 }
 
-/// The checks of one connection.
+/// The checks whether the client of one connection has left.
 #[derive(Debug, Default)]
 pub(crate) struct DepartureChecks {
-    /// The kernel cannot determine it for this connection.
+    /// Whether the kernel cannot say for this connection whether the client has left.
     is_unknown: bool,
     wait: GrowingWait,
-    /// `None` before the first check.
+    /// The time of the next check; `None` before the first check.
     next: Option<Instant>,
-    /// The time of the next check while the client is not read, and the wait that led to it.
+    /// The time of the next check while the client is not read, and the wait before that check.
     unread: Option<(Instant, GrowingWait)>,
     alarm: Alarm,
 }
@@ -50,7 +51,7 @@ impl DepartureChecks {
         self.is_unknown
     }
 
-    /// Checks now, unless checks are useless.
+    /// Checks now, unless checks are known to be useless.
     pub(crate) fn has_left(&mut self, presence: impl FnOnce() -> Presence) -> bool {
         let presence = if self.is_unknown { Presence::Unknown } else { presence() };
         self.is_unknown = presence == Presence::Unknown;
@@ -77,9 +78,9 @@ impl DepartureChecks {
         }
     }
 
-    /// The same while the client is not read, so neither a FIN nor a reset is noticed. Nothing suggests that the client
-    /// has left, so the first check comes after a wait. The client may also have reset the connection, which the kernel
-    /// can report even if it cannot determine the client's presence.
+    /// Like `poll_left`, for the time while the client is not read, so that neither a FIN nor a reset is noticed. There
+    /// is no sign that the client has left, so the first check comes after a wait. The client may also have reset the
+    /// connection, which the kernel can say even if it cannot say whether the client has left.
     pub(crate) fn poll_left_unread(
         &mut self,
         presence: impl Fn() -> Presence,
@@ -98,7 +99,7 @@ impl DepartureChecks {
         }
     }
 
-    /// The client is read again.
+    /// Must be called when the client is read again.
     pub(crate) fn reads_again(&mut self) {
         self.unread = None;
     }

@@ -1,5 +1,5 @@
-//! Edits of HTTP/1 heads. Heads are forwarded as received, except for the edits planned here: those that HTTP requires
-//! of a hop, and those of the caller.
+//! Edits of HTTP/1 heads. Heads are forwarded as received, except for the edits that are planned here: those that HTTP
+//! requires of a hop, and those that the caller wants.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ pub(crate) use block::{INTERNAL, add_trace, edit_block, edit_fields, ends_at_hop
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
     line: Box<[u8]>,
-    /// The lower-case name, as in an HTTP/2 field, if the line has another one.
+    /// The name in lower case, which an HTTP/2 field needs; `None` if the name in the line is already in lower case.
     lower_name: Option<Box<[u8]>>,
     name_length: usize,
 }
@@ -30,7 +30,7 @@ const TRACE_NAME: &[u8] = b"traceparent";
 /// The line, with room for a value of version 00.
 const TRACE_LINE: &[u8; 70] =
     b"traceparent: .......................................................\r\n";
-/// The position of the value in it.
+/// The position of the value in the line.
 const TRACE_VALUE: std::ops::Range<usize> = 13..68;
 
 impl TraceLine {
@@ -51,7 +51,7 @@ impl TraceLine {
 /// Headers that frame a message or control a connection. No edit may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
-/// The header cannot be set: it contains a forbidden byte, or the engine itself sets this header.
+/// The header cannot be set: it contains a forbidden byte, or it is a header that only the engine may set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the header `{name}` cannot be set: it frames messages, or holds a forbidden character")]
 pub struct InvalidHeader {
@@ -59,7 +59,7 @@ pub struct InvalidHeader {
 }
 
 impl HeaderLine {
-    /// `name: value` with the end of the line.
+    /// A line `name: value` with its line end.
     pub fn new(name: &str, value: &[u8]) -> Result<Self, InvalidHeader> {
         let value = trim(value);
         let framing = FRAMING.iter().any(|other| name.eq_ignore_ascii_case(other));
@@ -72,7 +72,7 @@ impl HeaderLine {
         Ok(Self { line, lower_name, name_length: name.len() })
     }
 
-    /// One line for each name and value that is valid in a header.
+    /// A line for each pair that is valid as a header; other pairs are skipped.
     pub fn all(pairs: Vec<(&str, String)>) -> Vec<Self> {
         let line = |(name, value): (&str, String)| Self::new(name, value.as_bytes()).ok();
         pairs.into_iter().filter_map(line).collect()
@@ -107,21 +107,21 @@ impl HeaderLine {
 /// Changes to one head. The default changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Edits<'a> {
-    /// Names of headers to leave out, in any case.
+    /// The names of headers to leave out, in upper or lower case.
     pub remove: &'a [&'a str],
-    /// Headers to add, replacing all of the same name.
+    /// Headers that replace all headers of the same name.
     pub set: &'a [HeaderLine],
-    /// Headers to add beside those of the same name.
+    /// Headers that are added to those of the same name.
     pub add: &'a [HeaderLine],
-    /// The trace context for the next hop, replacing the received one.
+    /// The trace context for the next hop, which replaces the received one.
     pub trace: Option<&'a TraceLine>,
     /// A target that replaces the request's. It must not contain spaces or control characters.
     pub target: Option<&'a [u8]>,
-    /// Keeps the mesh's own headers (`leno-*`), which are removed otherwise. Only for a response that a proxy with a
-    /// proven identity has sent.
+    /// Whether to keep the mesh's own headers (`leno-*`), which are otherwise removed. Only for a response that a proxy
+    /// with a proven identity has sent.
     pub keep_mesh: bool,
-    /// Removes the headers that tell an application who its client is (`x-forwarded-client-cert`, `l5d-client-id`),
-    /// because the client has written them itself.
+    /// Whether to remove the headers that tell an application who its client is (`x-forwarded-client-cert`,
+    /// `l5d-client-id`), because the client has written them itself.
     pub remove_identity: bool,
 }
 
@@ -134,7 +134,7 @@ impl Edits<'_> {
             && self.target.is_none()
     }
 
-    /// Whether this only adds lines to a head. `has_trace`: whether the head contains a `traceparent`.
+    /// Whether this only adds lines to a head. `has_trace` returns whether the head contains a `traceparent`.
     fn only_adds(&self, has_trace: impl FnOnce() -> bool) -> bool {
         self.remove.is_empty()
             && self.set.is_empty()
@@ -152,13 +152,13 @@ impl Edits<'_> {
 /// A piece of an edited head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// Received bytes, as a range from the message's start.
+    /// Received bytes, as a range counted from the message's start.
     Received(u16, u16),
     Given(&'a [u8]),
 }
 
-/// How a head is written: first the pieces, then the received bytes from `resume` on, which continue into the body. The
-/// plan of an unchanged head has no pieces and resumes at 0.
+/// How a head is written: first the pieces, then the received bytes from `resume` on, directly followed by the body.
+/// The plan of an unchanged head has no pieces and resumes at 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan<'a> {
     pub(crate) pieces: SmallVec<[Piece<'a>; 8]>,
@@ -216,24 +216,24 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// What the head of a response depends on besides the server.
+/// Facts about the client on which the head of a response depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToClient {
-    /// The client's connection stays open.
+    /// Whether the client's connection stays open.
     pub(crate) keep: bool,
     /// The client's version.
     pub(crate) version: Version,
-    /// The client has asked for another protocol.
+    /// Whether the client has asked for another protocol.
     pub(crate) wants_upgrade: bool,
-    /// The response opens the tunnel that a CONNECT has requested, so the following bytes have no framing (RFC 9110
-    /// section 9.3.6).
+    /// Whether the response opens the tunnel that a CONNECT has requested. The bytes after it then have no framing (RFC
+    /// 9110 section 9.3.6).
     pub(crate) tunnel: bool,
 }
 
 /// The changes that HTTP requires of a hop (RFC 9110 section 7.6.1).
 struct Hop<'m> {
     meaning: &'m Meaning,
-    /// The `Connection` line that replaces the received ones.
+    /// The `Connection` line in place of the received ones.
     line: Option<&'static [u8]>,
     keep_lines: bool,
     keep_upgrade: bool,
@@ -245,7 +245,7 @@ struct Hop<'m> {
 impl<'m> Hop<'m> {
     fn new(meaning: &'m Meaning, wanted: Connection, keep_upgrade: bool) -> Self {
         let given = meaning.connection;
-        // In HTTP/1.1 connections stay open by default, and `keep-alive` has no effect, so it may be forwarded.
+        // Connections of HTTP/1.1 stay open by default, and `keep-alive` has no effect on them, so it may be forwarded.
         let may_stay = given.close == wanted.close
             && given.upgrade == wanted.upgrade
             && given.te == wanted.te
@@ -265,12 +265,12 @@ impl<'m> Hop<'m> {
         }
     }
 
-    /// Omits Content-Length and Transfer-Encoding if `unframed`.
+    /// If `unframed`, leaves out Content-Length and Transfer-Encoding.
     fn without_framing(self, unframed: bool) -> Self {
         Self { keep_framing: !unframed, ..self }
     }
 
-    /// Sets from `edits` which of the headers that only the mesh may set are kept.
+    /// Keeps those headers that only the mesh may set if `edits` say so.
     fn with_reserved(self, edits: &Edits<'_>) -> Self {
         Self { keep_mesh: edits.keep_mesh, keep_identity: !edits.remove_identity, ..self }
     }
@@ -313,7 +313,7 @@ fn is_trailers(header: &Header, bytes: &[u8]) -> bool {
 struct Planner<'a, 'b> {
     bytes: &'b [u8],
     pieces: SmallVec<[Piece<'a>; 8]>,
-    /// The position in the received bytes up to which the plan is complete.
+    /// Up to which position in the received bytes the plan is complete.
     done: usize,
 }
 
@@ -339,7 +339,8 @@ impl<'a, 'b> Planner<'a, 'b> {
         self.pieces.push(Piece::Given(with));
     }
 
-    /// The plan of a head with these headers and this length. If lines are only added, the headers are not walked.
+    /// The plan of a head with these headers and this length. If lines are only added, the headers need not be
+    /// examined.
     fn plan(
         mut self,
         (headers, length): (&Headers, usize),
@@ -380,7 +381,7 @@ impl<'a, 'b> Planner<'a, 'b> {
                     !hop.meaning.connection.others || !named(headers, header, self.bytes)
                 }
             };
-            // The caller cannot remove the framing.
+            // The caller cannot remove headers that frame the message.
             let framing = matches!(header.known, Known::ContentLength | Known::TransferEncoding);
             if !stays || !framing && edits.removes(header.name.of(self.bytes)) {
                 self.drop_range(header.name.start as usize, header.end as usize);
@@ -388,7 +389,7 @@ impl<'a, 'b> Planner<'a, 'b> {
         }
     }
 
-    /// Adds the lines behind the last header.
+    /// Adds the new lines after the last header.
     fn finish(mut self, head_length: usize, hop: &Hop<'_>, edits: &Edits<'a>) -> Plan<'a> {
         let end_of_headers = head_length.saturating_sub(b"\r\n".len());
         let added = edits.set.iter().chain(edits.add).map(HeaderLine::as_bytes);

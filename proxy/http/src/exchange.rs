@@ -54,19 +54,20 @@ pub struct Order<'a, J = ()> {
     /// When a response must have begun. If it has not, the request can be sent to another server, provided that it is
     /// still held completely.
     pub response_by: Option<Instant>,
-    /// Close the client's connection after this response, because the proxy drains. For HTTP/1 only: an HTTP/2
-    /// connection is drained by its owner.
+    /// Whether to close the client's connection after this response, because the proxy drains. For HTTP/1 only: the
+    /// owner of an HTTP/2 connection drains it.
     pub close_client: bool,
-    /// The server is another proxy of the mesh. Over HTTP/2 an internal header carries the parts of an HTTP/1 message
-    /// that HTTP/2 cannot express, and the other proxy restores the message from it; other servers do not get that
-    /// header. The other proxy's report about a truncated response, and the way in which it ends its connection, are
-    /// trusted.
+    /// Whether the server is another proxy of the mesh. Over HTTP/2 an internal header carries the parts of an HTTP/1
+    /// message that HTTP/2 cannot express, and the other proxy restores the message from it; other servers do not get
+    /// that header. The other proxy's report about a truncated response, and the way in which it ends its connection,
+    /// are trusted.
     pub mesh: bool,
     /// Whether a CONNECT is relayed. Otherwise it is refused.
     pub connect: bool,
     /// How long the exchange may last once another protocol has taken over. It replaces `deadline`.
     pub upgraded_for: Option<Duration>,
-    /// The beginnings of the bodies are copied here, except between two HTTP/2 connections, whose streams are linked.
+    /// Where to copy the beginnings of the bodies. Nothing is copied between two HTTP/2 connections, because their
+    /// streams are linked.
     pub copies: Option<BodyCopies>,
     /// Limits for both sides.
     pub limits: &'a Limits,
@@ -75,7 +76,7 @@ pub struct Order<'a, J = ()> {
 }
 
 impl<'a> Order<'a> {
-    /// Forwards everything.
+    /// An order without edits and deadlines, whose judge forwards every response.
     pub fn new(limits: &'a Limits) -> Self {
         Self {
             request: Edits::default(),
@@ -94,7 +95,7 @@ impl<'a> Order<'a> {
 }
 
 impl<'a, J> Order<'a, J> {
-    /// The same with another judge.
+    /// Returns the order with another judge.
     pub fn judged_by<K>(self, judge: K) -> Order<'a, K> {
         Order {
             request: self.request,
@@ -113,8 +114,8 @@ impl<'a, J> Order<'a, J> {
 }
 
 impl<J: Judge> Order<'_, J> {
-    /// Passes a final response to the judge. `replayable`: the request is still held completely, and no part of a
-    /// response was forwarded.
+    /// Passes a final response to the judge. `replayable` says that the request is still held completely, and that no
+    /// part of a response was forwarded.
     fn examine(&mut self, response: ResponseView<'_>, replayable: bool) -> Result<(), Failure> {
         match self.judge.judge(response, replayable) {
             Judgement::Forward => Ok(()),
@@ -125,7 +126,7 @@ impl<J: Judge> Order<'_, J> {
         }
     }
 
-    /// Fails once the judge no longer permits the request.
+    /// Fails as soon as the judge no longer permits the request.
     fn poll_permitted<'v>(
         &mut self,
         head: impl FnOnce() -> Option<RequestView<'v>>,
@@ -139,7 +140,7 @@ impl<J: Judge> Order<'_, J> {
 }
 
 impl<J> Order<'_, J> {
-    /// Refuses a CONNECT unless it should be relayed.
+    /// Refuses a CONNECT unless it may be relayed.
     fn check_connect(&self, request: &RequestHead) -> Result<(), Failure> {
         if request.is_connect && !self.connect {
             return Err(Failure::new(Party::Client, Cause::Head(HeadError::Connect)));
@@ -152,38 +153,40 @@ impl<J> Order<'_, J> {
         self.copies.as_ref().map(|copies| Arc::clone(&copies.request))
     }
 
-    /// The same for the response.
+    /// The copy of the response's body, if there should be one.
     fn response_copy(&self) -> Option<Arc<BodyCopy>> {
         self.copies.as_ref().map(|copies| Arc::clone(&copies.response))
     }
 
-    /// When the exchange must end, or a response must have begun. `silent`: no response has begun.
+    /// When the exchange must end, or when a response must have begun. `silent` says that no response has begun.
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
         [deadline, response_by].into_iter().flatten().min()
     }
 
-    /// Another protocol has taken over, so the request's deadlines no longer apply. Returns when the exchange must end.
+    /// Called when another protocol has taken over, so that the request's deadlines no longer apply. Returns when the
+    /// exchange must end.
     fn upgraded(&mut self) -> Option<Instant> {
         self.response_by = None;
         self.deadline = self.upgraded_for.and_then(|within| Instant::now().checked_add(within));
         self.deadline
     }
 
-    /// Whether the expired wait until `until` was for a response to begin.
+    /// Whether the wait that has ended at `until` was a wait for the beginning of a response.
     fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
         silent && self.response_by == Some(until) && deadline != Some(until)
     }
 }
 
-/// Decides about a final response when its head has arrived and no part of it was forwarded.
+/// Decides about a final response when its head has arrived and before any part of it is forwarded.
 pub trait Judge {
-    /// `replayable`: the request is still held completely, so that it can be sent to another server after a refusal.
+    /// Decides about a response. `replayable` says that the request is still held completely, so that it can be sent to
+    /// another server if the response is refused.
     fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement;
 
     /// Ready once the request is no longer permitted. The exchange then fails with
-    /// [`Cause::Revoked`](crate::Cause::Revoked). This is polled whenever the exchange has to wait. `head` returns the
-    /// request's head if the exchange still holds it; an HTTP/1 head is dropped when the body follows.
+    /// [`Cause::Revoked`](crate::Cause::Revoked). It is polled whenever the exchange has to wait. `head` returns the
+    /// request's head if the exchange still holds it; an HTTP/1 head is dropped when its body is passed on.
     fn poll_revoked<'v>(
         &mut self,
         _head: impl FnOnce() -> Option<RequestView<'v>>,
@@ -202,7 +205,7 @@ pub enum Judgement {
     Refuse,
 }
 
-/// Forwards everything.
+/// The judge that forwards everything.
 impl Judge for () {
     fn judge(&mut self, _response: ResponseView<'_>, _replayable: bool) -> Judgement {
         Judgement::Forward
@@ -224,25 +227,25 @@ pub struct Exchange {
     pub started: Instant,
     /// When the first byte of a response arrived.
     pub first_byte: Option<Instant>,
-    /// Bytes of the request as received, including head and framing, and the bytes that follow an upgrade. For HTTP/2:
-    /// the decoded size of the head (RFC 7541 section 4.1) and the content.
+    /// The size of the request as received, in bytes. It includes the head, framing, and the bytes that follow an
+    /// upgrade. For HTTP/2 it is the decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
-    /// The same for the final response.
+    /// The size of the final response as received, in bytes, counted like that of the request.
     pub response_bytes: u64,
-    /// The client has received a part of a response, other than complete interim responses, so the proxy can no longer
-    /// send an answer of its own.
+    /// Whether the client has received a part of a response other than complete interim responses, so that the proxy
+    /// can no longer send an answer of its own.
     pub response_started: bool,
-    /// The client's connection is ready for its next request, or its stream ended properly.
+    /// Whether the client's connection is ready for its next request, or the client's stream has ended properly.
     pub client_reusable: bool,
-    /// The server's connection can take another request.
+    /// Whether the server's connection can be used for another request.
     pub server_reusable: bool,
     /// How long the server keeps an idle connection, according to its `Keep-Alive: timeout=`.
     pub server_idle: Option<Duration>,
-    /// Another protocol took over.
+    /// Whether another protocol has taken over.
     pub upgraded: bool,
     /// The `grpc-status` of a gRPC call, once it was received; 2 (unknown) if it is not a number.
     pub grpc_status: Option<u8>,
-    /// Why it ended early.
+    /// Why the exchange ended early.
     pub failure: Option<Failure>,
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong in an exchange: on which side, what, and whether a retry is possible.
+//! The failures of an exchange: on which side, for what cause, and whether a retry is possible.
 
 mod report;
 
@@ -66,14 +66,14 @@ pub enum Cause {
     /// The server closed a reused connection with a 408 before it saw the request.
     #[error("the server had given up the idle connection")]
     Stale,
-    /// `101 Switching Protocols` to a protocol that the request does not ask for.
+    /// The server sent `101 Switching Protocols` for a protocol that the request does not ask for.
     #[error("the server switched to a protocol that the request does not ask for")]
     UnaskedUpgrade,
-    /// The worker's memory is used up; nothing of the request was forwarded.
+    /// The worker's memory is used up. Nothing of the request was forwarded.
     #[error("no memory is left for another request")]
     MemoryBudget,
-    /// The server continued with HTTP/1, or its handshake was wrong, although the request asked for another protocol in
-    /// a way that has no such response (RFC 8441).
+    /// The request asked for another protocol over HTTP/2, where the server's answer cannot be expressed (RFC 8441):
+    /// the server has continued with HTTP/1, or its handshake was wrong.
     #[error("the server did not take the upgrade")]
     UpgradeIgnored,
     /// A stream was reset, or its connection ended.
@@ -131,16 +131,17 @@ impl Cause {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", place.label())]
 pub struct Failure {
-    /// On which side it arose.
+    /// On which side the failure arose.
     pub place: Party,
     /// What failed.
     #[source]
     pub cause: Cause,
-    /// No response was received, or none that is HTTP, and all of the request that was received is still held. So it
-    /// can be retried on another connection if the method is idempotent, or if the server has certainly not acted.
+    /// No response was received, or none that is HTTP, and all of the request that was received is still held. So the
+    /// request can be retried on another connection if the method is idempotent, or if the server has certainly not
+    /// acted on it.
     pub retryable: bool,
-    /// The server has certainly not acted on the request. It may be sent again whatever its method is, provided that it
-    /// is `retryable`.
+    /// The server has certainly not acted on the request. If the failure is also `retryable`, the request may be sent
+    /// again whatever its method is.
     pub unprocessed: bool,
 }
 
@@ -149,7 +150,8 @@ impl Failure {
         Self { place, cause, retryable: false, unprocessed: false }
     }
 
-    /// The report for a client that is another proxy when its response is truncated, unless the client is to blame.
+    /// The report for a client that is another proxy, in case the response to it is truncated. `None` if the client is
+    /// to blame.
     pub(crate) fn report(&self) -> Option<Report> {
         Report::of_label(self.cause.label()).filter(|_| self.place != Party::Client)
     }
@@ -172,8 +174,8 @@ impl Failure {
     }
 }
 
-/// The code that resets a client's stream in the middle of a response. `is_mesh`: the client is a proxy of the mesh,
-/// which gets the cause, unless the client is to blame.
+/// The code that resets a client's stream in the middle of a response. `is_mesh` says that the client is a proxy of the
+/// mesh. Such a client gets the cause, unless it is to blame.
 pub(crate) fn reset_code(failure: &Failure, is_mesh: bool) -> Code {
     match (&failure.cause, failure.report()) {
         (_, Some(report)) if is_mesh => report.code(),
@@ -198,10 +200,10 @@ mod reference;
 mod tests {
     use super::*;
 
-    /// The page that explains every cause.
+    /// The page of the documentation that explains every cause.
     const PAGE: &str = include_str!("../../../docs/guide/metrics.md");
 
-    /// One cause of each kind that has its own name.
+    /// For each kind of cause that has a name of its own, one cause.
     fn all() -> Vec<Cause> {
         let reset = |code, by| Cause::Reset(Reset { code, by, unprocessed: false });
         vec![
@@ -229,10 +231,10 @@ mod tests {
         ]
     }
 
-    /// A new cause must be added to the list above and to the page.
+    /// Does not compile if a cause is missing here. A new cause must also be added to the list above and to the page.
     fn is_listed(cause: &Cause) -> bool {
         match cause {
-            // Their names are those of the errors inside them.
+            // These have the names of the errors inside them.
             Cause::Head(_) | Cause::Body(_) => true,
             Cause::Closed
             | Cause::Broken(_)
@@ -261,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A client that is still connected gets an answer from the mesh.
+    /// If the client is not to blame and still connected, it gets an answer from the mesh.
     #[test]
     fn every_failure_of_another_side_than_the_client_has_a_status() {
         for place in [Party::Server, Party::Us] {

@@ -6,14 +6,14 @@ use leno_hpack::{Block, Token};
 
 use crate::head::decimal;
 
-/// Most digits of a `grpc-timeout`.
+/// The largest number of digits in a `grpc-timeout`.
 const TIMEOUT_DIGITS: usize = 8;
 
-/// gRPC's CANCELLED.
+/// The status CANCELLED.
 const CANCELLED: u8 = 1;
-/// gRPC's DEADLINE_EXCEEDED.
+/// The status DEADLINE_EXCEEDED.
 const DEADLINE_EXCEEDED: u8 = 4;
-/// gRPC's UNKNOWN.
+/// The status UNKNOWN.
 pub(crate) const UNKNOWN: u8 = 2;
 
 /// The duration in a `grpc-timeout` header: up to eight digits and a unit. `None` if it is malformed.
@@ -46,8 +46,8 @@ pub fn grpc_status_of(http_status: u16) -> u8 {
     }
 }
 
-/// The gRPC status of an error that the mesh generates. An expired deadline has its own status, and so has a call that
-/// the server has cancelled (gRPC over HTTP/2, "HTTP2 Transport Mapping", Errors).
+/// The gRPC status of an error that the mesh generates. An expired deadline has a status of its own, and so has a call
+/// that the server has cancelled (gRPC over HTTP/2, "HTTP2 Transport Mapping", Errors).
 pub(crate) fn status_of_error(http_status: u16, cause: &str) -> u8 {
     match (http_status, cause) {
         (504, "deadline" | "response-timeout") => DEADLINE_EXCEEDED,

@@ -1,4 +1,4 @@
-//! Futures that serve one request after another, for any connection of a worker.
+//! Futures that serve requests, one after another, for all connections of a worker.
 //!
 //! ```text
 //! idle connection: its task, some hundred bytes
@@ -8,8 +8,8 @@
 //!        └──────────── gives back ─────────────┴─────────────────┘
 //! ```
 //!
-//! Serving a request needs some kilobytes of state. A connection holds this state only while a request is in progress,
-//! and it is neither allocated nor moved for each request.
+//! Serving a request needs some kilobytes of state. A connection has this state only while a request is in progress.
+//! The state is neither allocated nor moved for each request.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Most free handlers that a worker keeps after a burst. Further ones are dropped after their request.
+/// How many free handlers a worker keeps after a burst. Further ones are dropped after their request.
 const KEPT: usize = 256;
 
 /// The request handlers of one worker. The task of a connection borrows one for each request and polls it as a part of
@@ -31,11 +31,11 @@ pub struct Handlers<J, R> {
 
 struct Handler<J, R> {
     desk: Rc<Desk<J, R>>,
-    /// Never ends: between two requests it waits for a job in `desk`.
+    /// The handler's future. It never ends: between two requests it waits for a job in `desk`.
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-/// Where a handler finds its next job, and puts the outcome.
+/// The place where a handler finds its next job and puts the outcome.
 struct Desk<J, R> {
     job: Cell<Option<J>>,
     outcome: Cell<Option<R>>,
@@ -44,14 +44,15 @@ struct Desk<J, R> {
 impl<J: 'static, R: 'static> Handlers<J, R> {
     /// Starts without handlers. Each new handler runs `serve` for its jobs.
     ///
-    /// `serve` is not a function pointer, because its future has some kilobytes and would be moved for each job.
+    /// `serve` is not a function pointer to an async function, because the resulting future has some kilobytes and
+    /// would be moved for each job.
     pub fn new(serve: impl AsyncFn(J) -> R + Copy + 'static) -> Self {
         let make = move || {
             let desk = Rc::new(Desk { job: Cell::new(None), outcome: Cell::new(None) });
             let own = Rc::clone(&desk);
             let future = Box::pin(async move {
                 loop {
-                    // Registers no waker: it is polled once there is a job.
+                    // No waker is needed: the handler is polled when there is a job.
                     let next = poll_fn(|_| own.job.take().map_or(Poll::Pending, Poll::Ready));
                     let outcome = serve(next.await).await;
                     own.outcome.set(Some(outcome));
@@ -95,7 +96,7 @@ impl<J: 'static, R: 'static> Handlers<J, R> {
         self.spare.set(free.len());
     }
 
-    /// How many are free.
+    /// The number of free handlers.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.borrow().len()

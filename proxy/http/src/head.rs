@@ -1,4 +1,5 @@
-//! Heads of messages: ranges in the received bytes, and what their headers mean for the connection.
+//! Heads of messages: the positions of their parts in the received bytes, and what their headers mean for the
+//! connection.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "positions within a head, which is 64 KiB at most"
@@ -73,7 +74,7 @@ pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// A range in a head, relative to the head's first byte.
+/// A range in a head. It is counted from the head's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     pub(crate) start: u16,
@@ -121,7 +122,7 @@ pub(crate) enum Known {
     Upgrade,
 }
 
-/// Most heads fit without an allocation.
+/// The header lines of a head. Most heads fit without an allocation.
 pub(crate) type Headers = SmallVec<[Header; 24]>;
 
 /// Why a head was refused. The result does not depend on how the bytes were split into reads.
@@ -224,7 +225,7 @@ impl HeadError {
     }
 }
 
-/// How much of a head is parsed. Each line is parsed once, however its bytes arrive. So a head that arrives byte by
+/// How much of a head is parsed. Each line is parsed once, however its bytes arrive, so a head that arrives byte by
 /// byte costs no more than its length.
 ///
 /// ```text
@@ -232,9 +233,9 @@ impl HeadError {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Progress {
-    /// Start of the first line that is not yet parsed.
+    /// The position of the first line that is not yet parsed.
     pub(crate) at: usize,
-    /// How many bytes were already searched for the end of the line.
+    /// Up to where the bytes were already searched for the end of the line.
     seen: usize,
     pub(crate) first_line_done: bool,
 }
@@ -249,7 +250,7 @@ impl Progress {
     }
 }
 
-/// The part of a head that requests and responses share: its header lines.
+/// Parses the header lines, which requests and responses have in common.
 fn parse_headers(
     progress: &mut Progress,
     headers: &mut Headers,

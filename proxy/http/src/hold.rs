@@ -1,5 +1,5 @@
-//! Holds requests before they are relayed: completely to copy them, or their bodies for authorization and other
-//! decisions.
+//! Holds requests before they are relayed: the whole request so that it can be copied, or its body for authorization
+//! and other decisions.
 #![expect(clippy::arithmetic_side_effects, reason = "positions within received bytes")]
 
 use std::future::poll_fn;
@@ -14,11 +14,11 @@ use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Party};
 use crate::head::{RequestHead, Version};
 
-/// Most bytes of an HTTP/1 request, including framing, that are read in advance for its body: less than the largest
-/// buffer.
+/// How many bytes of an HTTP/1 request, including framing, are read in advance for its body. This is less than the
+/// largest buffer.
 const MAX_AHEAD: usize = 128 * 1024;
 
-/// Sent to a client that waits for it before it sends a body (RFC 9110 section 10.1.1).
+/// The interim response for a client that waits for it before it sends a body (RFC 9110 section 10.1.1).
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// The content of a request's body, without framing and trailers.
@@ -26,13 +26,13 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub struct HeldBody {
     /// The bytes that were read.
     pub content: Vec<u8>,
-    /// Whether they are the whole content.
+    /// Whether these bytes are the whole content.
     pub is_whole: bool,
 }
 
 impl<S: Io> Conn<S> {
     /// Waits until all of `request` has been received. Returns its bytes, including framing; `None` if it is longer
-    /// than `limit` or does not end. The relay still finds everything that was read.
+    /// than `limit` or does not end. Nothing is removed: the relay still finds all bytes that were read.
     pub async fn hold(&mut self, request: &RequestHead, limit: usize) -> Option<&[u8]> {
         let length = loop {
             if let Some(length) = self.whole_request(request) {
@@ -51,8 +51,8 @@ impl<S: Io> Conn<S> {
         self.received.bytes().get(..length)
     }
 
-    /// Waits until the body of `request` has been received, or more than `limit` bytes of it. The relay still finds
-    /// everything that was read. The wait has no time limit.
+    /// Waits until the body of `request` has been received, or more than `limit` bytes of it. Nothing is removed: the
+    /// relay still finds all bytes that were read. The wait has no time limit.
     ///
     /// # Errors
     /// The client has left, or its body cannot be read.
@@ -104,21 +104,22 @@ impl<S: Io> Conn<S> {
 
 impl Call {
     /// Waits until all of the call has been received. Returns it in the form of HTTP/1; `None` if its body is longer
-    /// than `limit` or does not end, or if it has trailers. The relay still finds everything that was read.
+    /// than `limit` or does not end, or if it has trailers. Nothing is removed: the relay still finds all parts that
+    /// were read.
     pub async fn hold(&mut self, limit: usize) -> Option<Vec<u8>> {
         let whole = poll_fn(|cx| self.poll_hold(limit, cx)).await;
         (whole && self.trailers().is_none()).then(|| self.text())
     }
 
     /// Waits until all of the call has been received, so that it can be copied. Returns `false` if its body is longer
-    /// than `limit` or does not end, or if it asks for another protocol. The relay still finds everything that was
-    /// read.
+    /// than `limit` or does not end, or if it asks for another protocol. Nothing is removed: the relay still finds all
+    /// parts that were read.
     pub async fn hold_whole(&mut self, limit: usize) -> bool {
         !self.is_extended_connect() && poll_fn(|cx| self.poll_hold(limit, cx)).await
     }
 
-    /// Waits until the body has been received, or more than `limit` bytes of it. The relay still finds everything that
-    /// was read. The wait has no time limit.
+    /// Waits until the body has been received, or more than `limit` bytes of it. Nothing is removed: the relay still
+    /// finds all parts that were read. The wait has no time limit.
     ///
     /// # Errors
     /// The client has left.

@@ -1,5 +1,5 @@
-//! The HTTP engine of the data plane: heads are parsed once in place and forwarded with edits, or
-//! translated to the other version of HTTP; bodies are passed on as they arrive.
+//! The HTTP engine of the data plane: heads are parsed once in place and forwarded with edits, or translated to the
+//! other version of HTTP; bodies are passed on as they arrive.
 //!
 //! A worker reads a request from a client's [`Conn`], decides from its [`RequestView`] where to send it, and passes
 //! both connections to [`exchange`]. That relays the request and the response at the same time, and reports the result
@@ -15,9 +15,9 @@
 //! [`leno_h2::Client`]. For these, [`h1_to_h2`], [`h2_to_h1`] and [`h2_to_h2`] do what [`exchange`] does for HTTP/1,
 //! with the same [`Order`] and the same [`Exchange`] as the result.
 //!
-//! The engine implements HTTP. It knows no routes, policies, pools or TLS: a stream is any type that implements [`Io`].
-//! It holds both sides strictly to RFC 9112: what two parsers could interpret differently is refused, and no byte
-//! behind the end of a message is sent with it.
+//! The engine implements HTTP. It does not know routes, policies, pools or TLS: a stream is any type that implements
+//! [`Io`]. It holds both sides strictly to RFC 9112: bytes that two parsers could interpret differently are refused,
+//! and no byte after the end of a message is sent with it.
 //!
 //! An idle connection holds no buffer. A busy one holds a pooled buffer for each direction, and an exchange in steady
 //! state needs four system calls for data and no allocation. Read first: [`Conn`], [`exchange`], and [`BodyWalker`],
@@ -76,7 +76,7 @@ pub use pool::{PoolStats, pool_stats, trim_pool};
 pub use serve::{After, serve, serve_begun, serve_streams};
 pub use tasks::Tasks;
 
-/// [`leno_transport::now`] for the timers of the runtime.
+/// The present time, from [`leno_transport::now`], for the timers of the runtime.
 fn now() -> tokio::time::Instant {
     leno_transport::now().into()
 }

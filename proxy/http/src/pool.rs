@@ -1,4 +1,4 @@
-//! Buffers in four sizes, kept in bounded free lists of the worker's thread.
+//! Buffers in four sizes. Each worker's thread keeps a limited number of free buffers.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -9,12 +9,13 @@ use std::cell::{Cell, RefCell};
 
 use leno_transport::budget;
 
-/// Sizes of buffers. The smallest is one page and holds a usual head with a small body. The third holds the largest
-/// head. The largest is the most that one read of a bulk stream can use before it no longer fits into the processor's
+/// The sizes of buffers. The smallest is one page and holds a usual head with a small body. The third holds the largest
+/// head. The largest is as much as one read of a bulk stream can use before it no longer fits into the processor's
 /// cache.
 const SIZES: [usize; 4] = [4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 
-/// Free buffers kept of each size: at most 0.5 MiB of a size, 2 MiB in a worker. Further ones are freed.
+/// How many free buffers of each size are kept: at most 0.5 MiB of a size, and 2 MiB in a worker. Further buffers are
+/// freed.
 const KEPT: [usize; 4] = [128, 32, 8, 2];
 
 /// The index of a buffer's size in the table of sizes.
@@ -23,7 +24,7 @@ pub(crate) struct Class(u8);
 
 impl Class {
     pub(crate) const SMALLEST: Self = Self(0);
-    /// The largest initial size for the next message. The initial size is learned from the last message, but is limited
+    /// The largest size for the first buffer of a message. This size is learned from the previous message, but limited
     /// so that many connections cannot hold much memory.
     pub(crate) const LARGEST_AT_START: Self = Self(1);
 
@@ -52,15 +53,15 @@ impl Class {
 /// The state of a worker's buffers, by size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Sizes in bytes.
+    /// The sizes, in bytes.
     pub sizes: [usize; SIZES.len()],
-    /// Buffers in use.
+    /// How many buffers of each size are in use.
     pub used: [usize; SIZES.len()],
-    /// Buffers in the free lists.
+    /// How many buffers of each size are in the free lists.
     pub free: [usize; SIZES.len()],
-    /// Buffers allocated since the thread started, because no free one was available.
+    /// How many buffers were allocated since the thread started, because no free buffer was available.
     pub made: u64,
-    /// Buffers freed since the thread started, because the free list was full.
+    /// How many buffers were freed since the thread started, because the free list was full.
     pub freed: u64,
 }
 
@@ -85,8 +86,9 @@ pub fn trim_pool() {
     });
 }
 
-/// Bytes from the pool. They return to the pool of the thread that drops them. The empty buffer (`Default`) owns
-/// nothing. Buffers in use are charged to the worker's budget. The free lists are not, because they have a fixed limit.
+/// Bytes from the pool. They return to the pool of the thread that drops them. The empty buffer (`Default`) has no
+/// memory. Buffers in use are charged to the worker's budget. Free buffers are not, because their number has a fixed
+/// limit.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -97,7 +99,7 @@ impl Buffer {
     pub(crate) fn take(class: Class) -> Self {
         let bytes = POOL
             .try_with(|pool| pool.take(class))
-            // The thread is ending, and its pool no longer exists.
+            // The thread is ending, and its pool no longer exists, so a new buffer is allocated.
             .unwrap_or_else(|_| fresh(class.0 as usize));
         Self { bytes, class: class.0 }
     }
@@ -156,7 +158,7 @@ impl Pool {
     }
 
     fn give(&self, class: usize, bytes: Box<[u8]>) {
-        // The buffer may come from another thread, whose count still includes it.
+        // The buffer may come from another thread, which still counts it.
         self.used[class].set(self.used[class].get().saturating_sub(1));
         budget::credit(SIZES[class]);
         let mut list = self.free[class].borrow_mut();

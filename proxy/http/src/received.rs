@@ -16,9 +16,9 @@ use tokio::io::ReadBuf;
 use crate::Io;
 use crate::pool::{Buffer, Class};
 
-/// A buffer that exists only while it holds bytes. It adapts to the stream: after a read that fills it the next buffer
-/// is larger, and after a read that uses less than an eighth the next one is smaller. While the worker's budget is
-/// short, the next one is the smallest.
+/// The received bytes. There is a buffer only while there are bytes. The size of the buffer adapts to the stream: after
+/// a read that fills it the next buffer is larger, and after a read that uses less than an eighth the next one is
+/// smaller. While the worker's budget is nearly used up, the next one is the smallest.
 #[derive(Debug)]
 pub(crate) struct Received {
     buffer: Buffer,
@@ -33,7 +33,7 @@ impl Received {
         Self { buffer, start: 0, end: 0, next: Class::SMALLEST }
     }
 
-    /// Starts with bytes that were read before the connection was known to carry HTTP.
+    /// Begins with bytes that were read before it was known that the connection carries HTTP.
     pub(crate) fn with_bytes(bytes: &[u8]) -> Self {
         let class = Class::holding(bytes.len());
         let mut received = Self::new(Buffer::default());
@@ -79,12 +79,12 @@ impl Received {
         self.consume(0);
     }
 
-    /// Ends a message: the next one starts with a small buffer again.
+    /// Called at the end of a message, so that the next message begins with a small buffer again.
     pub(crate) fn settle(&mut self) {
         self.next = self.next.min(Class::LARGEST_AT_START);
     }
 
-    /// Reads once. It takes a buffer only when there is something to read, and holds none while pending. `Ok(0)` is the
+    /// Reads once. Takes a buffer only when there are bytes to read, and holds none while it is pending. `Ok(0)` is the
     /// end of the stream.
     pub(crate) fn poll_fill<S: Io>(
         &mut self,

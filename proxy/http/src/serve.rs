@@ -15,18 +15,18 @@ use crate::limits::Limits;
 
 pub use streams::serve_streams;
 
-/// The status that is counted if the client left before there was one (the same as in nginx).
+/// The status that is counted if the client left before there was a status (nginx uses the same).
 const CLIENT_LEFT: u16 = 499;
 
 /// What happens to the client's connection after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It is ready for the next request.
+    /// The connection is ready for the next request.
     Next,
-    /// It is closed properly.
+    /// The connection is closed properly.
     Close,
-    /// It is reset, because the client has received a truncated response. The cause is for a client that is another
-    /// proxy.
+    /// The connection is reset, because the client has received a truncated response. The report with the cause is for
+    /// a client that is another proxy.
     Abort(Option<Report>),
 }
 
@@ -52,8 +52,8 @@ pub async fn serve<S: Io>(
     client.close(limits).await;
 }
 
-/// Serves one request that has begun. If it can be read, `forward` handles it; otherwise it is answered, and `refused`
-/// gets the status and the cause.
+/// Serves one request that has begun. If it can be read, `forward` handles it. Otherwise the client gets an error, and
+/// `refused` gets the status and the cause.
 pub async fn serve_begun<S: Io>(
     client: &mut Conn<S>,
     limits: &Limits,
@@ -68,7 +68,7 @@ pub async fn serve_begun<S: Io>(
             if let Some(status) = failure.status() {
                 let cause = failure.cause.label();
                 refused(status, cause);
-                // An error means that the client has left already.
+                // An error means that the client has already left.
                 let _gone = client.respond(None, &Answer::error(status, cause)).await;
             }
             After::Close
@@ -77,7 +77,7 @@ pub async fn serve_begun<S: Io>(
 }
 
 impl<S: Io> Conn<S> {
-    /// Answers a request in place of a server, with `cause` in the `leno-error` header.
+    /// Answers a request with an error in place of a server. `cause` is the value of the `leno-error` header.
     pub async fn fail(&mut self, request: &RequestHead, status: u16, cause: &str) -> After {
         self.answer(request, &Answer::error(status, cause)).await
     }
@@ -91,7 +91,7 @@ impl<S: Io> Conn<S> {
         }
     }
 
-    /// Answers a request with any answer, which is the last on this connection.
+    /// Answers a request with any answer. The request is the last on this connection.
     pub async fn answer_last(&mut self, request: &RequestHead, answer: &Answer<'_>) -> After {
         match self.respond_and(Some(request), answer, false).await {
             Ok(_) => After::Close,
@@ -116,7 +116,7 @@ impl<S: Io> Conn<S> {
 }
 
 impl Exchange {
-    /// The status to count: that of the response, else that of the answer that replaced it, else 499 for a client that
+    /// The status to count: that of the response; or that of the answer in place of a response; or 499 if the client
     /// left.
     pub fn counted_status(&self) -> u16 {
         let answered = self.failure.as_ref().and_then(Failure::status);

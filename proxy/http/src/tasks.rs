@@ -1,4 +1,4 @@
-//! Tasks that serve one request or one connection after another.
+//! Tasks that serve requests or connections, one after another.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,7 +7,7 @@ use std::task::{Poll, Waker};
 
 use leno_transport::spawn_contained;
 
-/// Most free tasks that a worker keeps after a burst, with some kilobytes each. Further ones end after their request.
+/// How many free tasks a worker keeps after a burst. Each takes some kilobytes. Further tasks end after their request.
 const KEPT: usize = 256;
 
 /// The tasks of one worker that serve HTTP/2 requests or connections. A task that has served its request waits for
@@ -19,7 +19,7 @@ pub struct Tasks<J> {
     spare: Cell<usize>,
 }
 
-/// Where a free task waits for its next request.
+/// The place where a free task waits for its next request.
 struct Seat<J> {
     job: Cell<Option<J>>,
     waker: RefCell<Option<Waker>>,
@@ -33,8 +33,8 @@ impl<J: 'static> Tasks<J> {
         Rc::new(Self { free: RefCell::default(), spare: Cell::new(0) })
     }
 
-    /// Runs `serve` with `job` in a task. All calls must pass the same `serve`, because a task keeps the one with which
-    /// it was created.
+    /// Runs `serve` with `job` in a task. All calls must pass the same `serve`, because a task keeps the `serve` with
+    /// which it was created.
     pub fn run(self: &Rc<Self>, job: J, serve: impl AsyncFn(J) + 'static) {
         let free = self.free.borrow_mut().pop();
         if let Some(seat) = free {
@@ -64,7 +64,7 @@ impl<J: 'static> Tasks<J> {
         self.spare.set(free.len());
     }
 
-    /// How many tasks wait for a request.
+    /// The number of tasks that wait for a request.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.borrow().len()
@@ -107,7 +107,7 @@ impl<J> Seat<J> {
         self.wake();
     }
 
-    /// Before its first wait a task has no waker and needs none: it looks for a job by itself.
+    /// Wakes the task. Before its first wait a task has no waker and needs none, because it looks for a job by itself.
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -115,7 +115,7 @@ impl<J> Seat<J> {
     }
 }
 
-/// Without this value the free tasks can get no more jobs.
+/// Ends the free tasks, because they can get no more jobs.
 impl<J> Drop for Tasks<J> {
     fn drop(&mut self) {
         for seat in self.free.get_mut().drain(..) {

@@ -20,11 +20,11 @@ use smallvec::SmallVec;
 use crate::edit::{Edits, ends_at_hop, named};
 use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
 
-/// Room for a name without an allocation.
+/// A name, which usually needs no allocation.
 type Name = SmallVec<[u8; 64]>;
 
-/// Appends the end-to-end header lines of an HTTP/1 head as fields. `edits` determine which of the headers that only
-/// the mesh may set are forwarded.
+/// Appends those header lines of an HTTP/1 head that are not for one hop only, as fields. `edits` decide which of the
+/// headers that only the mesh may set are forwarded.
 fn push_headers(
     block: &mut Block,
     (headers, meaning): (&Headers, &Meaning),

@@ -16,9 +16,9 @@ impl Rendered {
     }
 }
 
-/// Writes into a buffer that is replaced by the next larger one when it is full. The limit is the largest buffer, 256
-/// KiB, which is four times the largest head that a client or a server may send. Beyond it, [`finish`](Self::finish)
-/// reports that the head is too large.
+/// Writes into a buffer. When the buffer is full, it is replaced by the next larger one. The limit is the largest
+/// buffer, 256 KiB, which is four times the largest head that a client or a server may send. If a head is larger than
+/// this, [`finish`](Self::finish) returns an error.
 #[derive(Debug)]
 pub(crate) struct Writer {
     out: Rendered,
@@ -46,8 +46,7 @@ impl Writer {
         }
     }
 
-    /// Writes bytes, and returns them in the buffer so that they can be changed. The result is empty if they do not
-    /// fit.
+    /// Writes bytes, and returns the written bytes so that they can be changed. The result is empty if they do not fit.
     pub(crate) fn put_part(&mut self, bytes: &[u8]) -> &mut [u8] {
         self.put(bytes);
         let Rendered { buffer, length } = &mut self.out;
@@ -74,7 +73,7 @@ impl Writer {
         self.put(digits.get(zeros..).unwrap_or_default());
     }
 
-    /// How many bytes fit without a larger buffer.
+    /// How many bytes fit into the present buffer.
     pub(crate) fn room(&self) -> usize {
         self.out.buffer.len().saturating_sub(self.out.length)
     }

@@ -1,4 +1,4 @@
-//! A keep-alive exchange in steady state allocates nothing.
+//! Checks that a keep-alive exchange in steady state allocates nothing.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_http::{Conn, Edits, HeaderLine, Limits, Order, exchange};
@@ -55,7 +55,7 @@ fn a_steady_exchange_allocates_nothing() {
             assert!(done.failure.is_none() && done.client_reusable && done.server_reusable);
             counts.push(ALLOCATIONS.get() - before);
         }
-        // The edits of a head with all kinds of headers allocate nothing either.
+        // The edits of a head with all kinds of headers allocate nothing, too.
         let before = ALLOCATIONS.get();
         let proxy = async {
             let request = client.read_request(&limits).await.unwrap().unwrap();
@@ -72,6 +72,6 @@ fn a_steady_exchange_allocates_nothing() {
         counts.push(ALLOCATIONS.get() - before);
         counts
     });
-    // The first exchange takes the buffers and the timer.
+    // The first exchange allocates the buffers and the timer.
     assert_eq!(counts[1..], vec![0; counts.len() - 1], "{counts:?}");
 }

@@ -1,4 +1,4 @@
-//! Exchanges with HTTP/2 on one side or both allocate nothing in steady state.
+//! Checks that exchanges with HTTP/2 on one side or both allocate nothing in steady state.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::pin::pin;
@@ -15,7 +15,8 @@ mod counting;
 use counting::ALLOCATIONS;
 
 const ROUNDS: usize = 60;
-/// Rounds that allocate buffers, slots and timers, and fill the tables of header compression.
+/// How many rounds may allocate, because they need buffers, slots and timers, and fill the tables of header
+/// compression.
 const FIRST: usize = 30;
 
 const REQUEST: &str = "POST /path?query HTTP/1.1\r\nHost: a\r\nUser-Agent: x\r\nX-Id: 1\r\n\
@@ -32,7 +33,7 @@ async fn pair() -> (TcpStream, TcpStream) {
     (far, near)
 }
 
-/// One request at the proxy in the middle, between the HTTP/2 connections of the first and the last proxy.
+/// Serves one request at the proxy in the middle, between the HTTP/2 connections of the first and the last proxy.
 async fn middle(accept: &mut Accept, client: &Client, limits: &Limits) {
     let mut call = Call::from_mesh(accept.accept().await.unwrap());
     let mut order = Order { mesh: true, ..Order::new(limits) };
@@ -53,7 +54,7 @@ async fn first(client: &mut Conn<TcpStream>, server: &Client, limits: &Limits) {
     assert!(done.failure.is_none() && done.client_reusable, "{:?}", done.failure);
 }
 
-/// Allocations of each round through three proxies, with HTTP/1 at both ends and HTTP/2 between them.
+/// The number of allocations in each round through three proxies, with HTTP/1 at both ends and HTTP/2 between them.
 async fn rounds() -> Vec<u64> {
     let limits = Limits::default();
     let h2_limits = Rc::new(leno_h2::Limits::default());

@@ -1,9 +1,9 @@
-//! Which client is on a connection, and what the connection carries.
+//! Determines who the client of a connection is, and what the connection carries.
 //!
-//! A proxy always speaks first: its ClientHello names a protocol of the mesh. So do the clients of
-//! HTTP. A client that is silent may be one whose server speaks first, and then both wait: `race`
-//! connects to the application, if policies permit the client, and the side that speaks first decides. Nothing that the client sends
-//! reaches the application before it is known what it is.
+//! A proxy always sends first: its ClientHello names a protocol of the mesh. HTTP clients send first, too. A client
+//! that is silent may be waiting for the server to send first. So `race` connects to the application, if policies
+//! permit the client, and the side that sends first decides. No byte of the client reaches the application before its
+//! protocol is known.
 //!
 //! ```text
 //!  first bytes ──────────────┬─ mesh TLS ─► handshake
@@ -12,7 +12,7 @@
 //!              └─ application ─► bytes
 //! ```
 //!
-//! How long each step may take is in [`Waits`].
+//! [`Waits`] contains the time limits of the steps.
 
 use std::io;
 use std::net::IpAddr;
@@ -34,15 +34,15 @@ use crate::own_tls::own_tls;
 use crate::probe::{ProbeAnswers, ProbeMatch};
 use crate::race::{FirstSpeaker, race};
 
-/// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
+/// How long to wait for the look-up of a client's address. After that the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest wait for the rest of a probe's head, which a kubelet sends at once.
+/// How long to wait for the rest of a probe's head, which a kubelet sends at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection that may go on to the application, or whose streams may.
+/// A connection that may be forwarded to the application, or whose streams may.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// From another proxy, or from a client that speaks its protocol without an identity.
+    /// From another proxy, or from a client that uses the protocol of proxies without an identity.
     Mesh { stream: TlsStream, identity: Option<Identity>, protocol: Protocol },
     /// From a client of HBONE.
     Hbone { stream: TlsStream, identity: Identity },
@@ -50,15 +50,15 @@ pub(crate) enum Accepted {
     Plain(Plain<TcpStream>),
 }
 
-/// What the application's own client sends, outside of any TLS between proxies.
+/// What a client sends to the application, outside of any TLS between proxies.
 #[derive(Debug)]
 pub(crate) enum Plain<S> {
     /// Requests, of either version.
     Http { client: Peeked<S>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.
     Unreachable { client: Peeked<S>, error: ConnectError },
-    /// Bytes of such a client, and the application where it is connected to already. `tls`: `None` if no policy
-    /// needed its server name.
+    /// The bytes of a client whose protocol is not HTTP, and the connection to the application if there is one already.
+    /// `tls` is `None` if no policy needed the server name in the client's TLS.
     Opaque { client: Peeked<S>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
 }
 
@@ -78,25 +78,25 @@ impl Accepted {
     }
 }
 
-/// What a port's policy lets a client do.
+/// What the policy of a port permits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortRules {
     pub(crate) mtls: MtlsMode,
-    /// What the port is declared to carry.
+    /// The protocol that the port is declared to carry.
     pub(crate) declared: Protocol,
-    /// It is the port of HBONE, and not the application's.
+    /// Whether the port is that of HBONE, and not one of the application.
     pub(crate) hbone: bool,
 }
 
-/// What is known once a side has spoken, or neither may.
+/// The state of a connection after one side has sent, or when neither may send.
 enum Spoken<S> {
-    /// The client has, and the application where it was connected to meanwhile.
+    /// The client has sent first. The second value is the connection to the application, if one was opened meanwhile.
     Client(Peeked<S>, Option<TcpStream>),
-    /// It needs no detection.
+    /// The protocol need not be detected.
     Settled(Plain<S>),
 }
 
-/// `None`: the client has left, or was refused and reset.
+/// Determines the client and its protocol. `None` if the client has left, or was refused and reset.
 pub(crate) async fn accept(
     shared: &Worker,
     application: &Application,
@@ -107,8 +107,8 @@ pub(crate) async fn accept(
     let registry = &shared.parts.registry;
     let mut client = Peeked::from(stream);
     let speaker = match rules.mtls {
-        // Only proxies are served, which speak first. A client that is silent for too long is refused
-        // as one that is no proxy.
+        // Only proxies are served, and they send first. A client that is silent for too long is refused, because it
+        // cannot be a proxy.
         MtlsMode::Strict => {
             client.speaks(Waits::MESHED.first_byte).await.map(|_| FirstSpeaker::Client(None))
         }
@@ -118,7 +118,7 @@ pub(crate) async fn accept(
         Spoken::Client(client, server) => (client, server),
         Spoken::Settled(settled) => return Some(Accepted::Plain(settled)),
     };
-    // A client has begun something, which a drain waits for.
+    // The client has begun to send, so a drain waits for it.
     let _busy = shared.parts.activity.enter();
     let detected = match rules.mtls {
         MtlsMode::Disabled => Ok(Verdict::Opaque),
@@ -154,8 +154,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Accepts what comes through a tunnel, whose client has proven its identity: what [`accept`] does for clients that are
-/// no proxies.
+/// Like [`accept`], but for a connection inside a tunnel. The client of the tunnel has proven its identity.
 pub(crate) async fn tunnelled<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -163,7 +162,7 @@ pub(crate) async fn tunnelled<S: Io>(
     access: &Access,
     declared: Protocol,
 ) -> Option<Plain<S>> {
-    // There is no other TLS between proxies inside.
+    // Inside the tunnel there is no further TLS between proxies.
     let rules = PortRules { mtls: MtlsMode::Disabled, declared, hbone: false };
     let speaker = first_speaker(shared, application, &mut client, access, rules).await;
     match spoken(shared, client, speaker)? {
@@ -175,7 +174,7 @@ pub(crate) async fn tunnelled<S: Io>(
     }
 }
 
-/// `None`: nothing is served.
+/// The next step after `speaker` was determined. `None` if the connection has ended.
 fn spoken<S: Io>(
     shared: &Worker,
     client: Peeked<S>,
@@ -193,12 +192,13 @@ fn spoken<S: Io>(
             Spoken::Settled(Plain::Unreachable { client, error })
         }
         Ok(FirstSpeaker::Neither) => return None,
-        // The client sees the same whichever side broke.
+        // The client's connection is reset, whichever side has failed.
         Err(error) => return broke_off(client, &error),
     })
 }
 
-/// What answers the probe that a kubelet has sent to the workload itself. It has no certificate, and no policy permits it.
+/// If the client is a kubelet that probes the workload itself, returns the probe and what answers it. The kubelet has
+/// no certificate, and policies do not apply to its probes.
 async fn kubelet_probe<'s>(
     shared: &'s Worker,
     application: &Application,
@@ -225,7 +225,7 @@ fn broke_off<S: Io, T>(client: Peeked<S>, error: &io::Error) -> Option<T> {
     None
 }
 
-/// Waits for either side to speak; no memory is held meanwhile.
+/// Waits until either side sends. The connection holds no buffer meanwhile.
 async fn first_speaker<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -249,7 +249,7 @@ async fn first_speaker<S: Io>(
     if client_first {
         return Ok(FirstSpeaker::Neither);
     }
-    // A server that speaks first tells its client something, so that the client is authorized before.
+    // A server that sends first reveals something to its client, so the client is authorized before.
     match access.silent(shared).await {
         Silence::Permitted => race(shared, application, client).await,
         Silence::Undecided if client.speaks(shared.parts.limits.idle).await? => {
@@ -260,7 +260,7 @@ async fn first_speaker<S: Io>(
     }
 }
 
-/// Whether the address is one of a meshed workload, as far as discovery has answered.
+/// Whether discovery reports in time that a meshed workload has this address.
 async fn is_meshed(shared: &Worker, client: IpAddr) -> bool {
     let mut resolution = shared.parts.directory.look_up(client);
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
@@ -275,7 +275,8 @@ async fn is_meshed(shared: &Worker, client: IpAddr) -> bool {
     }
 }
 
-/// Under permissive a client without an identity is served here as it would be in plaintext.
+/// Accepts TLS from another proxy. If mTLS is permissive, a client without an identity is served as it would be in
+/// plaintext.
 async fn handshake(shared: &Worker, client: Peeked<TcpStream>, mtls: MtlsMode) -> Option<Accepted> {
     let registry = &shared.parts.registry;
     let required = match mtls {
@@ -299,7 +300,7 @@ async fn handshake(shared: &Worker, client: Peeked<TcpStream>, mtls: MtlsMode) -
                 }
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http1 => Protocol::Http1,
-                // The latter is offered on a port of its own.
+                // HBONE has a port of its own, so it is not negotiated here.
                 Alpn::Opaque | Alpn::Hbone => Protocol::Opaque,
             };
             Some(Accepted::Mesh { stream, identity, protocol })
@@ -312,7 +313,7 @@ async fn handshake(shared: &Worker, client: Peeked<TcpStream>, mtls: MtlsMode) -
     }
 }
 
-/// No client of HBONE is served without an identity, whatever the mode is.
+/// Accepts TLS from a client of HBONE. It must have an identity, whatever the mTLS mode is.
 async fn hbone(shared: &Worker, client: Peeked<TcpStream>) -> Option<Accepted> {
     let registry = &shared.parts.registry;
     match shared.parts.tls.accept_hbone(client).await {
@@ -329,7 +330,7 @@ async fn hbone(shared: &Worker, client: Peeked<TcpStream>) -> Option<Accepted> {
     }
 }
 
-/// Serves another proxy that shows its next certificate for the connections that it has.
+/// Receives the next certificate that another proxy presents for its existing connections.
 async fn renewal(shared: &Worker, stream: TlsStream) {
     if let Err(error) = shared.parts.tls.take_renewal(stream).await {
         shared.parts.registry.count(Counter::InboundRenewalFailed);
@@ -337,7 +338,7 @@ async fn renewal(shared: &Worker, stream: TlsStream) {
     }
 }
 
-/// A client without an identity that has sent bytes, or its end: HTTP or bytes?
+/// Determines whether a client without an identity speaks HTTP or another protocol.
 async fn plaintext<S: Io>(
     shared: &Worker,
     mut client: Peeked<S>,
@@ -352,8 +353,8 @@ async fn plaintext<S: Io>(
         declared => client.detect(declared, &waits(shared, mtls, declared)).await,
     };
     let verdict = match detected {
-        // A part of a request line or of the preface, and no more. Relayed as bytes it could go on past
-        // all policies of requests.
+        // The beginning of a request line or of the HTTP/2 preface. If it were relayed as bytes, the rest could bypass
+        // the policies for requests.
         Ok(Verdict::Undecided) => Verdict::Http1,
         Ok(verdict) => verdict,
         Err(error) => return broke_off(client, &error),
@@ -363,7 +364,7 @@ async fn plaintext<S: Io>(
         Verdict::Http1 => (Counter::InboundDetectedHttp1, Protocol::Http1),
         Verdict::Http2 => (Counter::InboundDetectedHttp2, Protocol::Http2),
         Verdict::Tls(_) => (Counter::InboundDetectedTls, Protocol::Opaque),
-        // The client has left without a byte, where it should have spoken.
+        // The client has left without sending anything, although it had to send first.
         Verdict::Silent => return None,
         _ => (Counter::InboundDetectedOpaque, Protocol::Opaque),
     };
@@ -374,7 +375,7 @@ async fn plaintext<S: Io>(
             registry.tls_name(Direction::Inbound, tls.server_name.as_deref());
             Some(tls)
         }
-        // The bytes were not looked at.
+        // Nothing was detected, so the bytes were not examined.
         _ if declared == Protocol::Opaque && !reads_names => None,
         verdict => Some(own_tls(verdict, client.bytes())),
     };
@@ -382,7 +383,7 @@ async fn plaintext<S: Io>(
         Protocol::Opaque => Some(Plain::Opaque { client, server: server.map(Peeked::from), tls }),
         _ => {
             if let Some(server) = server.filter(|_| protocol == Protocol::Http1) {
-                // Nothing was sent on it.
+                // Nothing was sent on this connection, so a request can use it.
                 application.server.pool.put(leno_http::Conn::new(Counted::new(server)), None);
             }
             Some(Plain::Http { client, protocol })

@@ -1,4 +1,4 @@
-//! The addresses of a client other than the one that it connects from.
+//! Finds addresses of a client other than the address from which it connects.
 //!
 //! In a dual-stack mesh a workload connects over IPv4 or IPv6. Policies that name address blocks of the other family
 //! need the client's address in that family, which discovery looks up.
@@ -20,11 +20,11 @@ use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait of a connection or request for the addresses of its client. Short enough that what a changed policy
-/// denies ends within a second.
+/// The longest wait of a connection or request for the addresses of its client. Short enough that connections that a
+/// changed policy denies end within a second.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a look-up is not repeated that was refused because there are too many.
+/// How long a look-up that was refused, because there are too many, is not repeated.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 /// The other addresses of a client, looked up when policies need them.
@@ -40,7 +40,7 @@ pub(crate) enum Addresses {
 }
 
 impl Addresses {
-    /// The addresses as policies see them.
+    /// The addresses in the form that policies use.
     pub(crate) fn others(&self) -> OtherAddresses<'_> {
         match self {
             Self::Known(known) => OtherAddresses::Known(known),
@@ -48,8 +48,8 @@ impl Addresses {
         }
     }
 
-    /// Starts the look-up for the client at `own`, or takes its answer. `is_workload`: the client has proven an
-    /// identity of the mesh. Returns whether the addresses are known now.
+    /// Starts the look-up for the client at `own`, or reads its answer. `is_workload` says that the client has proven
+    /// an identity of the mesh. Returns whether the addresses are known now.
     pub(crate) fn find(&mut self, directory: &Directory, own: IpAddr, is_workload: bool) -> bool {
         if let Self::Asked { answer, since } = self
             && answer.has_changed().is_err()
@@ -68,7 +68,7 @@ impl Addresses {
         true
     }
 
-    /// The receiver of a pending answer, and until when to wait for it. `None` if there is nothing to wait for.
+    /// If the answer is pending, its receiver, and until when to wait for it. `None` if there is nothing to wait for.
     pub(crate) fn awaited(&self) -> Option<(watch::Receiver<Resolution>, Instant)> {
         let Self::Asked { answer, since } = self else { return None };
         let until = *since + ANSWER_TIMEOUT;
@@ -98,7 +98,7 @@ fn known(answer: &watch::Receiver<Resolution>, is_workload: bool) -> Option<Box<
     let is_final = answer.has_changed().is_err();
     match &*answer.borrow() {
         Resolution::Workload(workload) => Some(workload.addresses.as_slice().into()),
-        // Discovery may not have a workload yet that has just started.
+        // Discovery may not know a workload yet that has just started.
         Resolution::Unknown if is_final || !is_workload => Some(Box::default()),
         // No client has the address of a service.
         Resolution::Unknown | Resolution::Pending | Resolution::Service(_) => None,

@@ -13,48 +13,48 @@ use leno_transport::{
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// The application as one client reaches it.
+/// The application, in the way in which one client reaches it.
 #[derive(Debug)]
 pub(crate) struct Application {
     path: Path,
     pub(crate) server: Rc<Server>,
 }
 
-/// How the application is connected to.
+/// How the proxy connects to the application.
 #[derive(Clone, Debug)]
 enum Path {
-    /// It is configured where it listens: no agent has prepared the network namespace, and it sees the kernel's choice of
-    /// an address.
+    /// The address of the application is configured. No agent has prepared the network namespace, so the application
+    /// sees the client address that the kernel chooses.
     Configured,
-    /// It is shown this client.
+    /// The application sees the address of this client.
     For(SocketAddr, Rc<ClientAddress>),
-    /// It is a service, which the outbound side of this proxy connects to.
+    /// The application is a service, to which the outbound side of this proxy connects.
     Service(Rc<Passage>),
 }
 
-/// Where the application listens for one original destination, with idle connections to it that show
-/// the application the same client.
+/// The place where the application listens for one original destination. It has idle connections, on all of which the
+/// application sees the same client.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The address the client dialled.
+    /// The address that the client dialled.
     dialled: SocketAddr,
-    /// Whether it may be looked for elsewhere in the namespace too, on the same port: on loopback, and on the workload's
-    /// addresses of the other family.
+    /// Whether the application may also be found at other addresses of the namespace, on the same port: on loopback,
+    /// and on the workload's addresses of the other family.
     elsewhere: bool,
-    /// The address that answered last.
+    /// The address of the last successful connection.
     answers: Cell<SocketAddr>,
-    /// It has sent HTTP/2's SETTINGS before its client had said anything.
+    /// The application has sent HTTP/2 SETTINGS before its client had sent anything.
     http2_first: Cell<bool>,
-    /// The requests of HTTP/2 clients share connections.
+    /// The connections to the application. Requests of HTTP/2 clients share them.
     pub(crate) pool: Pool<Counted, (), ConnectError>,
 }
 
-/// Why the application has no stream for a request. It has seen nothing of it.
+/// Why the application has no stream for a request. The application has received nothing of the request.
 #[derive(Debug)]
 pub(crate) enum NoStream {
-    /// It cannot be connected to.
+    /// The application cannot be connected to.
     Unreachable(Rc<ConnectError>),
-    /// It allows no more than are in use.
+    /// All streams that the application allows are in use.
     Full,
     /// The client's deadline has passed.
     Deadline,
@@ -71,7 +71,7 @@ impl Server {
         }
     }
 
-    /// Whether it may be looked for elsewhere than on the address that the client dialled.
+    /// Whether the application may be found at other addresses than the one that the client dialled.
     pub(crate) fn is_looked_for(&self) -> bool {
         self.elsewhere
     }
@@ -83,28 +83,28 @@ impl Application {
         Self { path, server }
     }
 
-    /// The address that was dialled as one of a service that this proxy is the waypoint of.
+    /// A service of which this proxy is the waypoint, in place of an application.
     pub(crate) fn service(passage: Rc<Passage>, server: Rc<Server>) -> Self {
         Self { path: Path::Service(passage), server }
     }
 
-    /// The address the client dialled, or the one that is configured.
+    /// The address that the client dialled, or the address that is configured.
     pub(crate) fn dialled(&self) -> SocketAddr {
         self.server.dialled
     }
 
-    /// Whether it is known to send HTTP/2's SETTINGS first.
+    /// Whether the application is known to send HTTP/2 SETTINGS first.
     pub(crate) fn speaks_http2_first(&self) -> bool {
         self.server.http2_first.get()
     }
 
-    /// Remembers that it does, so that silent clients cost it no connection any more.
+    /// Records that the application sends HTTP/2 SETTINGS first, so that no more connections to it are opened for
+    /// silent clients.
     pub(crate) fn note_http2_first(&self) {
         self.server.http2_first.set(true);
     }
 
-    /// A connection with room for a stream, shared with other requests, by HTTP/2 with prior
-    /// knowledge.
+    /// A shared HTTP/2 connection that has room for another stream. HTTP/2 is used with prior knowledge.
     pub(crate) async fn stream(&self, deadline: Option<Instant>) -> Result<Lent<()>, NoStream> {
         let connect = || {
             let (path, server) = (self.path.clone(), Rc::clone(&self.server));
@@ -122,9 +122,9 @@ impl Application {
         })
     }
 
-    /// Connects where it answered last, then on the address the client dialled, then, where it may be there, on loopback of
-    /// either family, and on the workload's addresses of the family that the client has not dialled: for an application
-    /// that is bound to one of these only.
+    /// Connects to the address of the last successful connection, then to the address that the client dialled. If that
+    /// is refused and `elsewhere` is set, tries loopback of both families, and the workload's addresses of the other
+    /// family, because the application may listen on only one of these.
     pub(crate) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let server = &*self.server;
         if let Path::Service(passage) = &self.path {
@@ -143,7 +143,7 @@ impl Application {
             });
             of_other_family(own.unwrap_or_default(), server.dialled)
         };
-        // They are read once nothing else has answered.
+        // The addresses of the interfaces are read only if nothing else has answered.
         let others = once_with(others).flatten();
         for candidate in own_addresses(server.dialled).into_iter().chain(others) {
             if candidate == last {
@@ -168,10 +168,10 @@ impl Application {
     }
 }
 
-/// The addresses of the other family than the one that was dialled, without loopback.
+/// The addresses of the family that was not dialled, without loopback.
 fn of_other_family(own: Vec<IpAddr>, dialled: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let is_other = move |ip: &IpAddr| {
-        // An address of one link cannot be connected to without its interface.
+        // A link-local address cannot be dialled without naming its interface.
         let of_one_link = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
         ip.is_ipv4() != dialled.is_ipv4() && !ip.is_loopback() && !of_one_link
     };
@@ -192,7 +192,7 @@ mod tests {
     async fn an_application_on_loopback_only_is_found_and_remembered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        // Nothing listens on this address of loopback, as on the workload's own.
+        // Nothing listens on this address, which stands for the workload's own.
         let application = application(SocketAddr::from(([127, 0, 0, 77], port)), true);
         application.connect().await.unwrap();
         assert_eq!(application.server.answers.get(), listener.local_addr().unwrap());

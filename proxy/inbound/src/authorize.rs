@@ -1,7 +1,7 @@
-//! Which clients and requests the workload's policies permit.
+//! Decides which clients and requests the workload's policies permit.
 //!
-//! The policies are evaluated for a client once per connection, and again when they, or the client's certificate if
-//! they depend on it, change. A request is then compared with the rules that may still match.
+//! The policies are evaluated for a client once per connection, and again when they change, or when the client's
+//! certificate changes and they depend on it. Each request is then compared with the rules that may still match.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,13 +27,13 @@ use crate::bearer::{TokenRules, UnknownKeys};
 use crate::external::{Authorizer, Grants, MeshServices};
 use crate::{Client, Worker, bearer};
 
-/// Value of `leno-error` when a policy denies a request.
+/// The value of `leno-error` when a policy denies a request.
 pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
 
 /// The reason in metrics and logs if an allow rule would have matched with a valid token.
 const NO_TOKEN: &str = "token";
 
-/// Most lines that a worker logs about clients (denied or audited requests, refused tunnels) in one [`LOG_PERIOD`].
+/// How many lines about clients (denied or audited requests, refused tunnels) a worker logs in one [`LOG_PERIOD`].
 /// Clients decide how many such events there are.
 const MAX_LOGGED: u32 = 20;
 const LOG_PERIOD: Duration = Duration::from_secs(1);
@@ -57,45 +57,45 @@ macro_rules! log_client {
     };
 }
 
-/// The workload's policies, as one worker evaluates them.
+/// The workload's policies, and what one worker needs to evaluate them.
 #[derive(Debug)]
 pub(crate) struct Policies {
     of: Arc<Authorization>,
     pub(crate) table: AuthorizationTable,
-    /// Number of matches, by position of the policy.
+    /// The number of matches, by position of the policy.
     counters: Vec<Rc<Cell<u64>>>,
     default: Rc<Cell<u64>>,
     /// Tokens that were verified for the policies.
     tokens: TokenCache,
     unknown_keys: UnknownKeys,
-    /// The authorizers of external policies, by position of the policy. Empty if no policy is external.
+    /// The authorizers of external policies, by position of the policy. There are none if no policy is external.
     authorizers: Vec<Option<Rc<Authorizer>>>,
 }
 
-/// A client, and the policies as evaluated for it.
+/// A client, and the result of evaluating the policies for it.
 #[derive(Debug)]
 pub(crate) struct Access {
     identity: Option<Identity>,
     certificate: Option<ShownCertificate>,
     client: std::net::SocketAddr,
     port: u16,
-    /// Whether the port is declared opaque. Policies must permit a request to such a port as bytes, too;
-    /// see [`Access::at_port_of`].
+    /// Whether the port is declared opaque. Policies must then permit the bytes of a request, too; see
+    /// [`Access::at_port_of`].
     carries_bytes: bool,
-    /// Other addresses of the client, looked up once policies depend on them.
+    /// The client's other addresses, looked up as soon as policies depend on them.
     addresses: RefCell<Addresses>,
     /// The result of the last evaluation of the policies; `None` before the first one.
     rules: RefCell<Option<Evaluated>>,
 }
 
-/// The policies as evaluated for one client.
+/// The result of evaluating the policies for one client.
 #[derive(Clone, Debug)]
 struct Evaluated {
     policies: Rc<Policies>,
     rules: Rc<ConnectionRules>,
     /// The validity of the client's certificate at the time of the evaluation.
     validity: Option<CertificateValidity>,
-    /// The time of the evaluation, since 1970.
+    /// The time of the evaluation, as the time since 1970.
     at: Duration,
 }
 
@@ -104,7 +104,7 @@ struct Evaluated {
 pub(crate) enum Silence {
     /// The proxy may connect to the server.
     Permitted,
-    /// The server name in TLS decides, which the client may still send.
+    /// The decision depends on the server name in TLS, which the client may still send.
     Undecided,
     /// The client is denied, whatever it sends.
     Denied,
@@ -113,10 +113,10 @@ pub(crate) enum Silence {
 /// Whether a request or relay in progress is still permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
-    /// It is permitted. With a time (since 1970), the decision must be repeated then, because a token expires or the
-    /// age of the client's certificate passes a limit of a rule.
+    /// The connection is still permitted. If there is a time (since 1970), the decision must be repeated then, because
+    /// a token expires or the age of the client's certificate reaches a limit of a rule.
     Permitted(Option<Duration>),
-    /// It is no longer permitted. Metrics count it as ended already.
+    /// The connection is no longer permitted. Metrics already count it as ended.
     Ended,
 }
 
@@ -124,23 +124,23 @@ pub(crate) enum Still {
 #[derive(Debug, Default)]
 pub(crate) struct Permit {
     /// When the decision must be repeated (time since 1970), because a token expires or the age of the client's
-    /// certificate passes a limit of a rule.
+    /// certificate reaches a limit of a rule.
     pub(crate) until: Option<Duration>,
     /// The external authorizers that must also permit the request.
     pub(crate) authorizers: Vec<Rc<Authorizer>>,
-    /// What the policies change about the request.
+    /// The changes that the policies make to the request.
     pub(crate) grants: Grants,
 }
 
-/// A denied request, and the answer to the client.
+/// A denial of a request, with the answer to the client.
 #[derive(Debug)]
 pub(crate) struct Denied {
     pub(crate) status: u16,
-    /// Label in metrics.
+    /// The label in metrics.
     pub(crate) label: &'static str,
     cause: String,
     headers: Vec<HeaderLine>,
-    /// The body with its content type. Without it, the body is one line of text.
+    /// The body, with its content type. If there is none, the body is one line of text.
     body: Option<Box<(String, Vec<u8>)>>,
 }
 
@@ -149,7 +149,7 @@ impl Denied {
         Self::failed(status, AUTHORIZATION_DENIED, cause)
     }
 
-    /// A denial that metrics count as `label`. `cause` is sent in `leno-error`.
+    /// A denial that is counted as `label` in metrics. `cause` is sent in `leno-error`.
     pub(crate) fn failed(status: u16, label: &'static str, cause: String) -> Self {
         Self { status, label, cause, headers: Vec::new(), body: None }
     }
@@ -221,7 +221,7 @@ impl Policies {
                 Action::Allow => "allow",
                 Action::Deny => "deny",
                 Action::Audit => "audit",
-                // Its authorizer counts the decisions.
+                // The authorizer of such a policy counts its own decisions.
                 Action::External => return Rc::default(),
             };
             registry.authorization(decision, &format!("{}/{}", source.namespace, source.name))
@@ -242,7 +242,7 @@ impl Policies {
         Self { of, table, counters, default, tokens, unknown_keys, authorizers }
     }
 
-    /// The rules for tokens of requests, with the cache of verified tokens.
+    /// The rules for the tokens of requests, with the cache of verified tokens.
     fn token_rules(&self) -> TokenRules<'_> {
         TokenRules { cache: &self.tokens, of: &self.of, unknown: &self.unknown_keys }
     }
@@ -290,13 +290,13 @@ impl Policies {
     }
 }
 
-/// A request's head, without the headers that the proxy removes.
+/// A request's head without the headers that the proxy removes.
 struct Forwarded<'a> {
     head: RequestView<'a>,
     policies: &'a Policies,
-    /// Why no valid token was found for a rule of an Allow policy that matches otherwise.
+    /// If a rule of an Allow policy matches except for its token: why no valid token was found for it.
     token: Cell<Option<TokenError>>,
-    /// The earliest expiry of the tokens that rules found valid.
+    /// The earliest expiry of the tokens that rules have found valid.
     until: Cell<Option<Duration>>,
 }
 
@@ -356,13 +356,13 @@ impl Access {
         }
     }
 
-    /// Sets the declared protocol of the port. On an opaque port the application may read the bytes of a request in
-    /// another way than the proxy, so rules about requests alone do not suffice to permit them.
+    /// Sets the declared protocol of the port. On an opaque port the application may interpret the bytes of a request
+    /// in another way than the proxy, so rules that are only about requests are not enough to permit them.
     pub(crate) fn at_port_of(self, declared: Protocol) -> Self {
         Self { carries_bytes: declared == Protocol::Opaque, ..self }
     }
 
-    /// Decides on a request of this client, by the policies as evaluated for it.
+    /// Decides about a request of this client, by the result of evaluating the policies.
     fn decide(
         &self,
         (policies, rules): (&Policies, &ConnectionRules),
@@ -380,14 +380,14 @@ impl Access {
         }
     }
 
-    /// The validity of the last certificate that the client has presented.
+    /// The validity of the certificate that the client has presented last.
     fn validity(&self) -> Option<CertificateValidity> {
         self.certificate.and_then(ShownCertificate::validity)
     }
 
     /// The rules that apply to this client. If they depend on its other addresses, this waits for discovery's answer,
-    /// up to [`crate::addresses::ANSWER_TIMEOUT`]. Without an answer, deny rules that could be for the client match.
-    /// `None` if the policies permit everything.
+    /// up to [`crate::addresses::ANSWER_TIMEOUT`]. If there is no answer, deny rules that could apply to the client
+    /// match. `None` if the policies permit everything.
     async fn resolved(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let (policies, rules) = self.rules(shared)?;
         let awaited = match rules.lacks_addresses() {
@@ -422,8 +422,9 @@ impl Access {
         Evaluated { policies: Rc::clone(policies), rules, validity, at }
     }
 
-    /// Whether an evaluation is still valid: the policies are the same. If rules depend on the certificate, that must
-    /// also be the same, its age must not have passed a limit of a rule, and the clock must not have been set back.
+    /// Whether an evaluation is still valid. The policies must be the same. If rules depend on the certificate, the
+    /// certificate must be the same, its age must not have reached a limit of a rule, and the clock must not have been
+    /// set back.
     fn is_current(&self, evaluated: &Evaluated, policies: &Rc<Policies>) -> bool {
         let Evaluated { policies: of, rules, validity, at } = evaluated;
         let is_of_now = || {
@@ -434,7 +435,7 @@ impl Access {
             && (!rules.reads_certificate() || is_of_now() && *validity == self.validity())
     }
 
-    /// The policies as evaluated for this client now; `None` if they permit everything.
+    /// The rules that apply to this client now; `None` if the policies permit everything.
     fn rules(&self, shared: &Worker) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
         let policies = shared.policies();
         if policies.table.is_open() {
@@ -462,7 +463,7 @@ impl Access {
         Some((policies, rules))
     }
 
-    /// Decides on a request by the workload's own policies. The caller must query the authorizers of the permit, and
+    /// Decides about a request by the workload's own policies. The caller must ask the authorizers of the permit, and
     /// decide again at [`Permit::until`].
     pub(crate) async fn request(
         &self,
@@ -485,7 +486,7 @@ impl Access {
         Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
 
-    /// The current decision on a request, as one line for people.
+    /// The current decision about a request, as one line for people.
     pub(crate) fn described(&self, shared: &Worker, request: RequestView<'_>) -> String {
         let client = match &self.identity {
             Some(identity) => identity.to_string(),
@@ -508,7 +509,7 @@ impl Access {
         }
     }
 
-    /// Decides on a connection that is relayed as opaque bytes.
+    /// Decides about a connection that is relayed as opaque bytes.
     pub(crate) async fn connection(
         &self,
         shared: &Worker,
@@ -531,7 +532,7 @@ impl Access {
         self.client
     }
 
-    /// The client's address, and its identity as text, which is empty without an identity.
+    /// The client's address, and its identity as text. The text is empty if the client has no identity.
     pub(crate) fn client(&self) -> (std::net::SocketAddr, String) {
         (self.client, self.identity.as_ref().map(ToString::to_string).unwrap_or_default())
     }
@@ -547,7 +548,7 @@ impl Access {
         log_client!(self, shared, message; policy, decision, request);
     }
 
-    /// Decides again on a request that was permitted; see [`Access::request`].
+    /// Decides again about a request that was permitted; see [`Access::request`].
     pub(crate) fn still(&self, shared: &Worker, request: RequestView<'_>) -> Still {
         let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
@@ -561,7 +562,7 @@ impl Access {
         }
     }
 
-    /// Decides again on a request that has waited for authorizers. `request`: `None` if it has not waited.
+    /// Decides again about a request that has waited for authorizers. `request` is `None` if it has not waited.
     pub(crate) fn is_still_permitted(
         &self,
         shared: &Worker,
@@ -573,7 +574,7 @@ impl Access {
         }
     }
 
-    /// Decides again on a relay that was permitted. See [`Still::Permitted`] for the time that is returned.
+    /// Decides again about a relay that was permitted. For the time that is returned, see [`Still::Permitted`].
     pub(crate) fn still_relayed(&self, shared: &Worker, tls: Option<&OwnTls>) -> Still {
         let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
@@ -586,8 +587,8 @@ impl Access {
         }
     }
 
-    /// Whether the decision on a request or relay in progress has to wait, because a changed policy depends on
-    /// addresses that discovery has not sent yet. Schedules another decision in this case.
+    /// Whether the decision about a request or relay in progress must wait, because a changed policy depends on
+    /// addresses that discovery has not sent yet. If so, schedules another decision.
     fn is_undecided(&self, shared: &Worker, rules: &ConnectionRules) -> bool {
         let waits = rules.lacks_addresses() && self.addresses.borrow().awaited().is_some();
         if waits {
@@ -596,7 +597,7 @@ impl Access {
         waits
     }
 
-    /// Decides on a client that waits for its server to send first.
+    /// Decides about a client that waits until its server sends first.
     pub(crate) async fn silent(&self, shared: &Worker) -> Silence {
         let Some((policies, rules)) = self.resolved(shared).await else {
             return Silence::Permitted;
@@ -704,7 +705,7 @@ impl Access {
         })
     }
 
-    /// The value of `leno-error` for the client. Only clients in the policy's namespace learn its name.
+    /// The value of `leno-error` for the client. Only clients in the policy's namespace get the policy's name.
     fn cause(&self, policies: &Policies, denial: Denial, policy: &str) -> String {
         let is_own = |index: PolicyIndex| {
             let source = policies.table.source(index);
@@ -722,13 +723,13 @@ impl Access {
         }
     }
 
-    /// The client's identity, for logs.
+    /// The client's identity for logs.
     fn name(&self) -> String {
         self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
     }
 }
 
-/// When the evaluation ends, since the Unix epoch.
+/// Until when the evaluation is valid, as the time since 1970.
 fn until(rules: &ConnectionRules) -> Option<Duration> {
     rules.until_s().map(|until_s| Duration::from_secs(u64::try_from(until_s).unwrap_or_default()))
 }
@@ -737,7 +738,7 @@ fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
-/// The text for logs: the method and path of a request, or `a connection` for a relay of bytes.
+/// The text for logs, which is the method and path of a request, or `a connection` for a relay of bytes.
 pub(crate) fn described(request: Option<RequestView<'_>>) -> String {
     match request {
         Some(request) => {
@@ -747,12 +748,12 @@ pub(crate) fn described(request: Option<RequestView<'_>>) -> String {
     }
 }
 
-/// The workload's own identity, for logs.
+/// The workload's own identity for logs.
 fn own_identity(shared: &Worker) -> String {
     shared.parts.tls.identity().map(|identity| identity.to_string()).unwrap_or_default()
 }
 
-/// `tls`: `None` if no policy depended on the server name when the connection began.
+/// `tls` is `None` if no policy depended on the server name when the connection began.
 fn server_name(tls: Option<&OwnTls>) -> ServerNameView<'_> {
     match tls {
         None => ServerNameView::Unknown,

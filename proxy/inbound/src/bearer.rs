@@ -11,18 +11,18 @@ use leno_tokens::{Claims, TokenCache, TokenError, TokenUse};
 use leno_types::authorization::Authorization;
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 
-/// The scheme of the header (RFC 6750 section 2.1), and the space behind it.
+/// The scheme in the header (RFC 6750 section 2.1), and the space after it.
 const SCHEME: &[u8] = b"bearer ";
 
-/// How often a worker reports that tokens of one issuer name a key which it does not have. Clients decide how many such
-/// tokens there are.
+/// How often a worker reports that tokens of one issuer name a key which it does not have. The interval is limited
+/// because clients decide how many such tokens there are.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Reports to the control plane that tokens name keys which policies do not have, so that it fetches them.
 #[derive(Debug)]
 pub(crate) struct UnknownKeys {
     directory: Directory,
-    /// When each issuer was reported last. It has only issuers that policies name, so it stays small.
+    /// When each issuer was reported last. Only issuers that policies name are in it, so it stays small.
     reported: RefCell<BTreeMap<Box<str>, Instant>>,
 }
 
@@ -42,7 +42,7 @@ impl UnknownKeys {
     }
 }
 
-/// The policies whose tokens are verified, and what this needs.
+/// The values that are needed to verify the tokens of requests for a policy.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenRules<'p> {
     pub(crate) cache: &'p TokenCache,
@@ -80,7 +80,7 @@ fn verified<'p>(
         let mut lines = request.forwarded(is_header).map(|(_, line)| line);
         let claims = match (lines.next(), lines.next()) {
             (None, _) => Err(TokenError::Missing),
-            // Some applications would read the first line, others the second.
+            // Some applications would use the first line, others the second.
             (Some(_), Some(_)) => Err(TokenError::Malformed),
             (Some(line), None) => match token(line, &issuer.header) {
                 Some(token) => {
@@ -101,11 +101,11 @@ fn verified<'p>(
     })
 }
 
-/// Returns until when the token is valid that a request has for a policy, if it has these claims. `None` if valid tokens
-/// lack them.
+/// Returns until when a request's token for a policy is valid, if it has these claims. `None` if valid tokens do not
+/// have the claims.
 ///
 /// # Errors
-/// Why it has no valid one.
+/// Why the request has no valid token.
 pub(crate) fn has_token(
     of: TokenRules<'_>,
     request: RequestView<'_>,
@@ -125,7 +125,8 @@ pub(crate) fn has_token(
     outcome
 }
 
-/// Returns the headers in which the application gets claims, from the valid tokens that a request has for a policy.
+/// Returns the headers with claims for the application. The claims are from the valid tokens that a request has for a
+/// policy.
 pub(crate) fn claim_headers(
     of: TokenRules<'_>,
     request: RequestView<'_>,
@@ -134,7 +135,7 @@ pub(crate) fn claim_headers(
     let mut lines: Vec<HeaderLine> = Vec::new();
     for (claims, issuer) in verified(of, request, policy).filter_map(Result::ok) {
         for ClaimHeader { header, claim } in &issuer.claim_headers {
-            // A text that no header can hold is left out.
+            // A text that cannot be in a header is left out.
             let text = claims.text(claim);
             let line = text.and_then(|text| HeaderLine::new(header, text.as_bytes()).ok());
             lines.extend(line.filter(|line| lines.iter().all(|one| one.name() != line.name())));
@@ -143,7 +144,8 @@ pub(crate) fn claim_headers(
     lines
 }
 
-/// Returns the token in the line of a header. In `Authorization` it follows the scheme; other headers may have no scheme.
+/// Returns the token in a line of a header. In `Authorization` it follows the scheme. In other headers the scheme may
+/// be missing.
 fn token<'l>(line: &'l [u8], header: &str) -> Option<&'l [u8]> {
     let scheme = line.get(..SCHEME.len()).filter(|start| start.eq_ignore_ascii_case(SCHEME));
     match scheme {
@@ -152,7 +154,7 @@ fn token<'l>(line: &'l [u8], header: &str) -> Option<&'l [u8]> {
     }
 }
 
-/// `WWW-Authenticate` of an answer to a request without a valid token (RFC 6750 section 3).
+/// The `WWW-Authenticate` header of an answer to a request without a valid token (RFC 6750 section 3).
 pub(crate) fn challenge(error: TokenError) -> Option<HeaderLine> {
     let value = match error {
         TokenError::Missing => "Bearer",

@@ -18,16 +18,16 @@ use leno_transport::spawn_contained;
 
 use crate::external::MeshPort;
 
-/// Longest body of an answer, in bytes.
+/// The longest body of an answer, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// Length of the gRPC prefix of a message: one byte for compression, four for the message's length.
+/// The length of the bytes before a gRPC message: one for compression, four for the message's length.
 const FRAME: usize = 5;
 
 /// The gRPC status UNKNOWN. It stands for a status that cannot be parsed.
 const UNKNOWN: u32 = 2;
 
-/// Type of the status detail that says when to retry.
+/// The type of the detail in a status that says when to retry.
 const RETRY_INFO: &[u8] = b"/google.rpc.RetryInfo";
 
 /// Why a call has no answer.
@@ -41,7 +41,7 @@ pub enum CallError {
     Status {
         /// The gRPC status; 2 (UNKNOWN) if it cannot be parsed.
         code: u32,
-        /// The status has a detail that says when to retry (`google.rpc.RetryInfo`).
+        /// Whether the status has a detail that says when to retry (`google.rpc.RetryInfo`).
         is_to_be_retried: bool,
     },
     /// The answer is too long, or violates the protocol.
@@ -66,7 +66,7 @@ pub struct Call {
     pub header: Option<(&'static str, &'static str)>,
     /// The message.
     pub message: Bytes,
-    /// Sent as `grpc-timeout`: the server may end the call after this time.
+    /// The value of `grpc-timeout`: the server may end the call after this time.
     pub timeout: Duration,
 }
 
@@ -149,7 +149,8 @@ impl GrpcConnection {
         spawn_contained(serving);
         let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
         let (sender, connection) = made.map_err(unavailable)?;
-        // Ends when its last sender is dropped. The pipe, and the task that serves the pipe, end with it.
+        // This task ends when the last sender of the connection is dropped. The pipe, and the task that serves it, end,
+        // too.
         spawn_contained(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection of the proxy's own ended");
@@ -183,7 +184,7 @@ fn succeeded(headers: &HeaderMap) -> Result<(), CallError> {
     Err(CallError::Status { code, is_to_be_retried })
 }
 
-/// Sends an HTTP request. `reads`: whether to read the body of a response with this status.
+/// Sends an HTTP request. `reads` returns whether to read the body of a response with this status.
 ///
 /// # Errors
 /// There is no answer, or the mesh answered in place of the service.
@@ -208,7 +209,7 @@ pub async fn over_http(
         };
         Ok(Response::from_parts(head, body))
     };
-    // Both end with the exchange. If they end before it, the exchange itself reports an error.
+    // Both end when the exchange ends. If they end earlier, the exchange itself returns an error.
     let driven = async {
         let (ended, ()) = tokio::join!(connection, serving);
         if let Err(error) = ended {

@@ -33,11 +33,11 @@ pub struct DatagramFlow {
 
 /// A permitted flow.
 pub struct DatagramPermit {
-    /// Source address of datagrams to the application.
+    /// The source address of datagrams to the application.
     pub source: IpAddr,
-    /// Addresses at which the application may listen.
+    /// The addresses on which the application may listen.
     pub application: Vec<SocketAddr>,
-    /// Ready once policies no longer permit the flow.
+    /// Ready when policies no longer permit the flow.
     pub revoked: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -46,22 +46,22 @@ pub struct DatagramPermit {
 pub enum DatagramRefusal {
     /// A policy denies it.
     Denied,
-    /// The port is not declared to take datagrams.
+    /// The port is not declared to accept datagrams.
     Undeclared,
     /// The proxy has no address from which to send to the application.
     NoSource,
 }
 
-/// Addresses at which the application may listen, in the order in which they are tried. A socket that is bound to all
-/// addresses answers from an address that the kernel chooses. For IPv4 that is the address to which it answers, so
-/// datagrams are sent to that address (`source`) first.
+/// The addresses on which the application may listen, in the order in which they are tried. If a socket is bound to all
+/// addresses, the kernel chooses the address from which it answers. For IPv4 this is the address to which it answers,
+/// so datagrams are sent to that address (`source`) first.
 fn applications(server: SocketAddr, source: IpAddr) -> Vec<SocketAddr> {
     let answering = source.is_ipv4().then_some(SocketAddr::new(source, server.port()));
     answering.into_iter().chain(own_addresses(server)).collect()
 }
 
 impl Inbound {
-    /// Decides on a flow.
+    /// Decides about a flow.
     ///
     /// # Errors
     /// [`DatagramRefusal`]
@@ -102,7 +102,7 @@ impl Inbound {
         };
         let shared = Rc::clone(&self.shared);
         let revoked = async move {
-            // `revoked` decides at once, so that it sees changes since the decision above.
+            // `revoked` decides once at its beginning, so it sees changes that came after the decision above.
             let changed = pin!(shared.changes.notified());
             revoked(&shared, &access, changed, Some(&no_tls)).await;
         };

@@ -1,8 +1,8 @@
-//! External authorizers: services of the mesh that decide on requests that the other policies permit.
+//! External authorizers: services of the mesh that decide about requests that the other policies permit.
 //!
-//! A request waits for the answers of its authorizers, as it would wait for a connection, and nothing of it is sent
-//! to the application before. The question is built from the head first, so that the client's connection can be
-//! watched during the wait: if the client leaves, the question is cancelled.
+//! A request waits for the answers of its authorizers, as it would wait for a connection, and nothing of it is sent to
+//! the application before. The question is built from the head first, so that the client's connection can be watched
+//! during the wait: if the client leaves, the question is cancelled.
 //!
 //! ```text
 //! permitted ─► Question ─► Authorizer::ask ─┬─ permitted ─► Grants ─► the application
@@ -35,17 +35,17 @@ use crate::calls::GrpcConnection;
 pub(crate) use ask::Question;
 use ask::{About, AskError, Decided};
 
-/// Value of `leno-error` if an authorizer does not decide on a request.
+/// The value of `leno-error` if an authorizer does not decide about a request.
 const AUTHORIZER_FAILED: &str = "authorizer-failed";
 
-/// Most requests of one worker that wait for authorizers at a time, and most whose bodies are read for authorizers.
-/// With heads, answers and two copies of the longest bodies this takes about 64 MiB. Further requests fail, so that a
-/// slow authorizer does not get more of them at a time.
+/// How many requests of one worker may wait for authorizers at a time, and how many may wait until their bodies are
+/// read for authorizers. With heads, answers and two copies of the longest bodies this takes about 64 MiB. Further
+/// requests fail, so that a slow authorizer does not get more of them at a time.
 const MAX_ASKED: usize = 256;
-/// Most bodies that are read for one client at a time. The client may send them slowly.
+/// How many bodies of one client are read at a time. The limit exists because a client may send its bodies slowly.
 const MAX_HELD_OF_CLIENT: usize = 192;
 
-/// Services of the mesh as the workload reaches them, through the outbound side.
+/// The services of the mesh, which the workload reaches through the outbound side.
 pub trait MeshServices: fmt::Debug {
     /// A port of a service.
     fn port(&self, service: &ServiceName, port: u16) -> Rc<dyn MeshPort>;
@@ -61,7 +61,7 @@ pub trait MeshPort: fmt::Debug {
     fn sweep(&self);
 }
 
-/// Reaches no service, so that every authorizer fails.
+/// Does not reach any service, so that every authorizer fails.
 #[derive(Clone, Copy, Debug)]
 pub struct NoServices;
 
@@ -73,7 +73,7 @@ impl MeshServices for NoServices {
 
 impl MeshPort for NoServices {
     fn connect(&self, _http2: bool) -> (DuplexStream, Pin<Box<dyn Future<Output = ()>>>) {
-        // The other end is dropped at once.
+        // The other end is dropped at once, so the connection is closed.
         (duplex(1).0, Box::pin(ready(())))
     }
 
@@ -93,19 +93,19 @@ pub(crate) struct Authorizer {
     failed: Rc<Cell<u64>>,
 }
 
-/// What policies and authorizers change about a permitted request and its response.
+/// The changes that policies and authorizers make to a permitted request and its response.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
-    /// Names that clients may not set, in the client's spelling.
+    /// The names of headers that clients may not set, in the client's spelling.
     removed: Vec<String>,
     set: Vec<HeaderLine>,
     on_response: Vec<HeaderLine>,
 }
 
-/// One of the [`MAX_ASKED`] places of a worker.
+/// A permit for a question to an authorizer. It takes one of the [`MAX_ASKED`] places of a worker.
 struct AskPermit<'s>(&'s Cell<usize>);
 
-/// The places for bodies that are being read.
+/// The places for bodies that are read for authorizers.
 pub(crate) fn held() -> Shares<IpAddr> {
     Shares::new(MAX_ASKED, MAX_HELD_OF_CLIENT)
 }
@@ -154,14 +154,14 @@ impl Grants {
         self.removed.iter().map(String::as_str).collect()
     }
 
-    /// Applies the changes to what the application and the client receive.
+    /// Applies the changes to the request for the application and to the response for the client.
     pub(crate) fn apply<'a, J>(&'a self, removed: &'a [&'a str], order: &mut Order<'a, J>) {
         order.request.remove = removed;
         order.request.set = &self.set;
         order.response.add = &self.on_response;
     }
 
-    /// The `traceparent` header for the application, unless an authorizer sets it.
+    /// The `traceparent` header for the application, unless an authorizer sets this header.
     pub(crate) fn traceparent(&self, begun: &Begun) -> Option<TraceLine> {
         let parent = begun.traceparent().filter(|_| !self.sets("traceparent"))?;
         Some(TraceLine::new(parent.as_bytes()))
@@ -185,7 +185,7 @@ impl Grants {
         }
     }
 
-    /// Sets a header, unless it is set already.
+    /// Sets a header, unless it is already set.
     pub(crate) fn set(&mut self, line: HeaderLine) {
         if !self.sets(line.name()) {
             self.set.push(line);
@@ -200,7 +200,7 @@ impl Grants {
         self.set.iter().any(|line| line.name().eq_ignore_ascii_case(name))
     }
 
-    /// The headers that are set, as a question includes them.
+    /// The headers that are set, in the form in which a question contains them.
     fn lines(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.set.iter().map(|line| (line.name(), line.value()))
     }
@@ -210,11 +210,11 @@ impl Grants {
 pub(crate) struct Questions {
     asked: Vec<(Rc<Authorizer>, Result<Question, AskError>)>,
     grants: Grants,
-    /// The request, for the log.
+    /// The request, described for the log.
     what: String,
 }
 
-/// Denies a request whose body authorizers need but do not get. Counts it as a failure of each of them.
+/// Denies a request whose body authorizers need but do not get. This counts as a failure of each of these authorizers.
 pub(crate) fn without_body(
     (shared, access): (&Worker, &Access),
     authorizers: &[Rc<Authorizer>],
@@ -228,21 +228,21 @@ pub(crate) fn without_body(
     failed(status, reason)
 }
 
-/// A denial because an authorizer did not decide.
+/// The denial of a request because an authorizer did not decide.
 fn failed(status: u16, reason: &str) -> Denied {
     let cause = format!("{AUTHORIZER_FAILED}; reason={reason}");
     Denied::failed(status, AUTHORIZER_FAILED, cause)
 }
 
-/// The most bytes of a body that one of these authorizers gets; `None` if none of them gets a body.
+/// The largest number of bytes of a body that one of these authorizers gets; `None` if none of them gets a body.
 pub(crate) fn body_limit(authorizers: &[Rc<Authorizer>]) -> Option<usize> {
     let bodies = authorizers.iter().filter_map(|authorizer| authorizer.of.body);
     bodies.map(|body| usize::try_from(body.max_bytes).unwrap_or(usize::MAX)).max()
 }
 
 impl Questions {
-    /// `what`: the request, for the log. `grants`: what policies change about it. `body`: its first [`body_limit`]
-    /// bytes or more, or all of it.
+    /// The questions about one request. `what` describes the request for the log. `grants` are the changes that
+    /// policies make to the request. `body` is the whole body, or its first [`body_limit`] bytes or more.
     pub(crate) fn new(
         authorizers: Vec<Rc<Authorizer>>,
         (access, server): (&Access, SocketAddr),
@@ -263,7 +263,7 @@ impl Questions {
         !self.asked.is_empty()
     }
 
-    /// Returns what policies change about the request if it has no authorizer, as most requests.
+    /// Returns the changes that policies make to the request, if it has no authorizer. Most requests have none.
     pub(crate) fn without_any(self) -> Result<Grants, Self> {
         if self.asked.is_empty() { Ok(self.grants) } else { Err(self) }
     }

@@ -30,10 +30,10 @@ use crate::authorize::Access;
 use crate::waypoint::{Front, NoFront};
 use crate::{Applications, Caller, Client, http, opaque};
 
-/// Most bytes of an authority that are logged.
+/// How many bytes of an authority are logged.
 const LOGGED_BYTES: usize = 256;
 
-/// The CONNECT is for another address, or for a port of this proxy.
+/// The answer if the CONNECT is for another address, or for a port of this proxy.
 const NOT_HERE: (u16, &str) = (403, "hbone-not-this-workload");
 const NOT_CONNECT: (u16, &str) = (405, "hbone-connect-only");
 const NOT_OF_SERVICE: (u16, &str) = (403, "waypoint-not-of-this-service");
@@ -41,16 +41,16 @@ const UNRESOLVED: (u16, &str) = (503, "waypoint-not-resolved");
 const NO_ADDRESS: (u16, &str) = (400, "hbone-no-address");
 const TOO_MANY: (u16, &str) = (503, "hbone-tunnels-in-use");
 
-/// Default ports of the proxy itself. No tunnel leads to them.
+/// The default ports of the proxy itself, to which no tunnel may lead.
 const OWN_PORTS: [u16; 4] = [ports::OUTBOUND, ports::INBOUND, ports::HBONE, ports::ADMIN];
 
-/// The places of `most` tunnels, half of them for one identity. When all are taken, an identity gets a place only
-/// from one that holds at least two more.
+/// The places for `most` tunnels, of which one identity may have half. When all are taken, an identity gets a place
+/// only from an identity that has at least two more.
 pub(crate) fn tunnels(most: usize) -> Shares<Identity> {
     Shares::keeping(most, most.div_ceil(2))
 }
 
-/// Limits of a connection. It sends PINGs, because a proxy at the other end answers them.
+/// The limits of a connection. PINGs are sent, because a proxy at the other end answers them.
 pub(crate) fn limits() -> Rc<leno_h2::Limits> {
     let stall_code = Code::CONNECT_ERROR;
     Rc::new(leno_h2::Limits {
@@ -66,7 +66,7 @@ pub(crate) struct Tunnels {
     applications: Applications,
     client: Client,
     identity: Identity,
-    /// The address that the client's proxy dialled.
+    /// The address of this workload that the client's proxy dialled.
     own: IpAddr,
 }
 
@@ -85,12 +85,12 @@ impl Tunnels {
         let tunnels = Rc::new(self);
         let begin = |request| {
             let tunnels = Rc::clone(&tunnels);
-            // Ends with the stream. The number of streams of a connection is limited.
+            // This task ends with the stream. The number of streams of a connection is limited.
             spawn_contained(async move { tunnels.serve_stream(request).await });
         };
         let fresh = stream.fresh_for().unwrap_or(Duration::MAX);
-        // HBONE has no message that presents the client's next certificate. So the connection is drained when the
-        // certificate is due for renewal, and the client's proxy opens another one.
+        // HBONE has no message with which a client could present its next certificate. So the connection is drained
+        // when the certificate must be renewed, and the client's proxy opens another connection.
         let drained = async {
             let _late = timeout(fresh, shared.parts.activity.drained()).await;
         };
@@ -124,14 +124,14 @@ impl Tunnels {
         let mut head = Head::new();
         head.push(b":status", b"200");
         if !stream.send_head(&head, false) {
-            // The stream was reset in the meantime.
+            // The stream was reset meanwhile.
             return;
         }
         drop((head, request.head));
         registry.count(Counter::InboundTunnelOpened);
         let served = place.hold(Box::pin(self.relay(Tunnel::new(stream), end))).await;
         if served.is_none() {
-            // An identity with fewer tunnels got the place. The stream was reset.
+            // An identity with fewer tunnels has got the place, and this stream was reset.
             registry.count(Counter::InboundTunnelEvicted);
         }
     }
@@ -165,7 +165,7 @@ impl Tunnels {
         }
     }
 
-    /// Serves the tunnel as a connection of the client to this target.
+    /// Serves the tunnel like a connection of the client to this target.
     async fn relay(&self, tunnel: Tunnel, end: TunnelTarget) {
         let (applications, destination) = match &end {
             TunnelTarget::Workload(destination) => (&self.applications, *destination),
@@ -205,7 +205,7 @@ impl Tunnels {
 enum TunnelTarget {
     /// A port of this workload.
     Workload(SocketAddr),
-    /// A service of which this proxy is the waypoint.
+    /// A service whose waypoint this proxy is.
     Service(Rc<Front>, SocketAddr),
 }
 

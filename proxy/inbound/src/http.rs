@@ -1,4 +1,4 @@
-//! Connections that carry HTTP/1 or HTTP/2. Each request is forwarded to the application separately.
+//! Serves connections that carry HTTP/1 or HTTP/2. Each request is forwarded to the application separately.
 
 use std::num::NonZeroU64;
 use std::pin::{Pin, pin};
@@ -24,35 +24,35 @@ use crate::peer::Peer;
 use crate::standing::{Expiry, StandingPermit};
 use crate::{Caller, Worker};
 
-/// Value of `leno-error` if the application cannot be connected to. The client's proxy then tries another endpoint,
-/// because the request never reached an application.
+/// The value of `leno-error` if the proxy cannot connect to the application. The client's proxy then tries another
+/// endpoint, because the request never reached an application.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Value of `leno-error` if the application allows no more streams than are in use.
+/// The value of `leno-error` if the application allows no more streams than are in use.
 const STREAMS_IN_USE: &str = "streams-in-use";
 
-/// Most attempts to send a request that the application has not begun to process.
+/// How often a request is sent that the application has not begun to process.
 const MAX_TRIES: usize = 3;
 
 /// The gRPC status DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
-/// A connection on which an HTTP/1 request has begun, and what is needed to serve the request.
+/// A connection on which an HTTP/1 request has begun, and the values that are needed to serve the request.
 pub(crate) struct BegunOn<S> {
     shared: Rc<Worker>,
     application: Rc<Application>,
     edge: Rc<Peer>,
     caller: Rc<Caller>,
     client: Box<Conn<S>>,
-    /// The client is another proxy, which has proven its identity.
+    /// Whether the client is another proxy that has proven its identity.
     is_mesh: bool,
 }
 
-/// What serves a request of an HTTP/1 client.
+/// The futures that serve requests of HTTP/1 clients.
 pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
-/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh`: the client is another proxy, which
-/// has proven its identity.
+/// Serves the requests of an HTTP/1 client until its connection ends. `is_mesh` says that the client is another proxy
+/// that has proven its identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
     (shared, handlers): (&Rc<Worker>, &Http1Handlers<S>),
     application: &Rc<Application>,
@@ -86,25 +86,25 @@ pub(crate) async fn serve_request<S: Io>(begun: BegunOn<S>) -> (Box<Conn<S>>, Af
     (client, after)
 }
 
-/// A request of an HTTP/2 client, and what is needed to serve it.
+/// A request of an HTTP/2 client, and the values that are needed to serve it.
 pub(crate) struct Job {
     shared: Rc<Worker>,
     application: Rc<Application>,
     edge: Rc<Peer>,
     caller: Rc<Caller>,
     request: leno_h2::Request,
-    /// The client is another proxy, which has proven its identity.
+    /// Whether the client is another proxy that has proven its identity.
     is_mesh: bool,
 }
 
-/// A permitted request, while it is in progress.
+/// A permitted request in progress.
 struct Permitted<'a, 'n> {
     shared: &'n Worker,
     begun: &'a Begun,
     access: &'a Access,
-    /// Created before the request was permitted, so that no change is missed.
+    /// A notification of changes. It was created before the request was permitted, so that no change is missed.
     changed: Pin<&'a mut Notified<'n>>,
-    /// When a token expires, or a certificate reaches an age, on which the decision depends.
+    /// When the decision may change, because a token expires or a certificate reaches a certain age.
     until: Option<Duration>,
     grants: &'a Grants,
     /// The names of the headers that are removed.
@@ -120,7 +120,8 @@ impl<'n> Permitted<'_, 'n> {
         self.begun.retried();
     }
 
-    /// How the request is sent to the application. `head`: a copy of the head, if the exchange does not keep it.
+    /// How the request is sent to the application. `head` is a copy of the head, if the exchange does not keep the
+    /// head.
     fn order<'o>(
         &'o mut self,
         head: Option<(&'o RequestHead, &'o [u8])>,
@@ -134,7 +135,7 @@ impl<'n> Permitted<'_, 'n> {
         });
         self.grants.apply(self.removed, &mut order);
         order.request.trace = self.trace.as_ref();
-        // Behind a waypoint is its own outbound side, which removes the mesh headers of servers.
+        // If this is a waypoint, the server is its own outbound side, which removes the mesh headers of servers.
         order.response.keep_mesh = self.shared.is_of_service();
         order.copies = self.begun.copies().cloned();
         order
@@ -148,8 +149,8 @@ async fn serve_call(job: Job) {
     forward_call(&shared, &application, (&edge, &caller), call.without_identity()).await;
 }
 
-/// Serves the requests of an HTTP/2 client side by side. `is_mesh`: the client is another proxy, which has proven its
-/// identity.
+/// Serves the requests of an HTTP/2 client side by side. `is_mesh` says that the client is another proxy that has
+/// proven its identity.
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Worker>,
     application: &Rc<Application>,
@@ -181,7 +182,7 @@ async fn forward<S: Io>(
     let head = request.view(client.received());
     let begun = &begin((shared, edge), head, mark);
     let mut changed = pin!(shared.changes.notified());
-    // The exchange drops the received head before it ends.
+    // The exchange drops the received head before the exchange ends, so the head is copied.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     begun.decided(|| caller.access.described(shared, head));
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
@@ -247,7 +248,7 @@ async fn forward<S: Io>(
     }
 }
 
-/// Begins to count a request, and describes it to taps. `mark`: the tap mark that the client's proxy has set.
+/// Begins to count a request, and describes it to taps. `mark` is the tap mark that the client's proxy has set.
 fn begin(
     (shared, edge): (&Worker, &Peer),
     head: RequestView<'_>,
@@ -265,7 +266,7 @@ fn begin(
 enum Refusal {
     /// A policy or an authorizer denies it.
     Denied(Denied),
-    /// The client left before the decision, or its body cannot be read.
+    /// The client left before the decision, or the request's body cannot be read.
     Failed(Failure),
 }
 
@@ -281,13 +282,14 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// Describes the request for the log; empty if it has no authorizer, as most requests.
+/// Describes the request for the log. The text is empty if the request has no authorizer, which is so for most
+/// requests.
 fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> String {
     if authorizers.is_empty() { String::new() } else { described(Some(request)) }
 }
 
-/// Reads the body, if an authorizer gets it. Fails if the client sends it too slowly. `what`: the request, for the
-/// log. `read` reads up to a number of bytes.
+/// Reads the body, if an authorizer gets it. Fails if the client sends the body too slowly. `what` is the request, for
+/// the log. `read` reads up to a number of bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     (shared, access): (&Worker, &Access),
     (authorizers, what): (&[Rc<Authorizer>], &str),
@@ -298,16 +300,16 @@ async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
         |reason| Refusal::Denied(without_body((shared, access), authorizers, reason, what));
     let overloaded = || failed((503, "overloaded"));
     let share = shared.held.take(access.address().ip()).ok_or_else(overloaded)?;
-    // Boxed, because most requests have no such body.
+    // This is boxed, because most requests have no such body.
     match Box::pin(share.hold(timeout(shared.parts.limits.head, read(limit)))).await {
         Some(Ok(body)) => body.map(Some).map_err(Refusal::Failed),
         Some(Err(_)) => Err(failed((408, "body-timeout"))),
-        // Another client got the place, because this client held the most.
+        // Another client got the place, because this client had the most places.
         None => Err(overloaded()),
     }
 }
 
-/// Asks the authorizers, if there are any. Ends if the client leaves.
+/// Asks the authorizers, if there are any. Stops when the client leaves.
 async fn ask(
     shared: &Worker,
     access: &Access,
@@ -358,7 +360,8 @@ fn refuse_call(shared: &Worker, (edge, begun): (&Peer, &Begun), call: Call, refu
     }
 }
 
-/// Forwards one request of an HTTP/2 client. A request that the client's proxy received as HTTP/1 is sent as HTTP/1.
+/// Forwards one request of an HTTP/2 client. If the client's proxy received the request as HTTP/1, it is sent as
+/// HTTP/1.
 async fn forward_call(
     shared: &Worker,
     application: &Application,
@@ -435,7 +438,8 @@ async fn to_http1(
             Err(failure) => return Ok(Exchange::ended(failure)),
         };
         let mut order = permitted.order(None);
-        // The client's proxy sends a CONNECT only if a route permits it. Other clients have no such proxy.
+        // The client's proxy sends a CONNECT only if a route permits it. Clients without a proxy have no route that
+        // could permit it.
         order.connect = call.is_of_mesh();
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
@@ -479,7 +483,8 @@ async fn to_http2(
             registry.count(Counter::InboundStreamWaited);
         }
         let mut order = permitted.order(None);
-        // The client's proxy sends a CONNECT only if a route permits it. Other clients have no such proxy.
+        // The client's proxy sends a CONNECT only if a route permits it. Clients without a proxy have no route that
+        // could permit it.
         order.connect = call.is_of_mesh();
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
@@ -508,11 +513,11 @@ fn unreachable(edge: &Peer, error: &ConnectError) -> (u16, &'static str) {
     (503, APPLICATION_UNREACHABLE)
 }
 
-/// Whether to send a request again because the application closed a pooled connection while the request was under
-/// way. Only if a repetition is safe.
+/// Whether to send a request again because the application closed a pooled connection while the request was on its way.
+/// The request is sent again only if a repetition is safe.
 fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) -> bool {
     done.failure.as_ref().is_some_and(|failure| {
-        // An answer that is not HTTP does not mean that the connection was stale.
+        // If the answer was not HTTP, the connection was not stale.
         let is_stale = !matches!(failure.cause, Cause::Head(_));
         let again = failure.retryable && failure.place != Party::Client && is_stale;
         let unseen = matches!(failure.cause, Cause::Stale);
@@ -520,12 +525,12 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     })
 }
 
-/// The attempts to send a request on HTTP/1 connections.
+/// The attempts to send one request on HTTP/1 connections.
 struct Tries<'a> {
     shared: &'a Worker,
-    /// How many of them used a new connection.
+    /// How many attempts used a new connection.
     new: usize,
-    /// The request is sent again.
+    /// Whether the request was sent before.
     is_again: bool,
 }
 
@@ -534,9 +539,9 @@ impl<'a> Tries<'a> {
         Self { shared, new: 0, is_again: false }
     }
 
-    /// Whether to send the request again after an attempt that ended as `done`. If the application closed a
-    /// connection with the request unread, it gets the request again whatever the method is, until [`MAX_TRIES`] new
-    /// connections were used.
+    /// Whether to send the request again after the attempt `done`. If the application has closed a connection without
+    /// reading the request, the request is sent again whatever its method is, until [`MAX_TRIES`] new connections were
+    /// used.
     async fn again(
         &mut self,
         done: &Exchange,
@@ -545,7 +550,7 @@ impl<'a> Tries<'a> {
     ) -> bool {
         self.new = self.new.saturating_add(usize::from(!reused));
         let broke = |failure: &Failure| {
-            // Broken: the connection was reset, or a part of the request was written after it was closed.
+            // The connection is broken if it was reset, or if a part of the request was written after it was closed.
             let cause = matches!(failure.cause, Cause::Closed | Cause::Broken(_));
             cause && failure.retryable && failure.place == Party::Server
         };
@@ -608,7 +613,7 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     }
 }
 
-/// A connection to the application, and whether it was used before. Fails if the client leaves first. `again`: see
+/// A connection to the application, and whether it was used before. Fails if the client leaves first. For `again`, see
 /// [`connect`].
 async fn reach(
     shared: &Worker,
@@ -622,8 +627,8 @@ async fn reach(
     }
 }
 
-/// Takes a pooled connection. None is used while the workload drains: an application that is about to exit closes
-/// idle connections at any time, perhaps while a request is on its way.
+/// Takes a pooled connection. While the workload drains, no pooled connection is used: an application that is about to
+/// exit closes idle connections at any time, perhaps while a request is on its way.
 fn pooled(shared: &Worker, application: &Application) -> Option<Conn<Counted>> {
     if shared.parts.activity.is_draining() {
         return None;
@@ -633,12 +638,12 @@ fn pooled(shared: &Worker, application: &Application) -> Option<Conn<Counted>> {
     Some(pooled)
 }
 
-/// Opens a connection. The `false` says that it was not used before. `again`: the application has closed another
-/// connection.
+/// Opens a connection. The returned `false` says that it was not used before. `again` says that the application has
+/// closed another connection.
 ///
-/// An application that is about to exit closes its listener. The kernel then resets connections that were not
-/// accepted, and cannot prove that a request on such a connection was not read. So the request waits until the
-/// connection is accepted.
+/// An application that is about to exit closes its listener. The kernel then resets connections that were not accepted,
+/// and cannot prove that a request on such a connection was not read. So the request waits until the connection is
+/// accepted.
 async fn connect(
     shared: &Worker,
     application: &Application,

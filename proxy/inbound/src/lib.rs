@@ -1,8 +1,8 @@
-//! What a proxy does with connections that arrive at its workload.
+//! The inbound side: what a proxy does with connections that arrive at its workload.
 //!
-//! [`Inbound::serve`] takes an accepted connection, finds out whether another proxy, an unmeshed
-//! client or the application's own TLS is on it, enforces the server policy, and hands requests or
-//! bytes to the application. It knows nothing of listeners, threads or the outbound side.
+//! [`Inbound::serve`] takes an accepted connection, determines whether it comes from another proxy, from an unmeshed
+//! client or carries the application's own TLS, enforces the server policy, and forwards requests or bytes to the
+//! application. It does not deal with listeners, threads or the outbound side.
 //!
 //! ```text
 //! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h2 ─► requests ─┐
@@ -11,12 +11,13 @@
 //!                          └─ anything else ─► strict: reset                 │
 //!                                              permissive: HTTP or bytes ────┘
 //!
-//! A port that is declared to carry HTTP is served as HTTP whatever its clients say, so that what
-//! requests are held to cannot be passed by.
+//! A port that is declared to carry HTTP is served as HTTP, whatever its clients send, so that they
+//! cannot bypass the policies for requests.
 //! ```
 //!
-//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do), `external` (what is asked of others), `standing` (what ends
-//! when it no longer may) and `application` (where that listens).
+//! Read first: [`Inbound`], then `accept` (who the client is), `authorize` (what the client may do), `external`
+//! (external authorizers), `standing` (ends what is no longer permitted) and `application` (where the application
+//! listens).
 
 #![cfg_attr(
     not(test),
@@ -84,7 +85,7 @@ pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
 pub use probe::{ProbeAnswers, ProbeMatch};
 
-/// Why no client is permitted at first.
+/// The reason for denying all clients before the first policy.
 const NO_POLICY: &str = "no policy has come yet";
 
 /// The parts of one worker's inbound side.
@@ -94,25 +95,25 @@ pub struct Parts {
     pub workload: InstanceName,
     /// Looks up clients by their address.
     pub directory: Directory,
-    /// What external authorizers are reached by.
+    /// Connects to external authorizers.
     pub services: Rc<dyn MeshServices>,
-    /// The policy to enforce; before it has come, [`MtlsMode::Strict`].
+    /// The policy to enforce; before the first one arrives, [`MtlsMode::Strict`].
     pub policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
-    /// mTLS with other proxies; without it nothing is terminated.
+    /// Terminates mTLS of other proxies.
     pub tls: Acceptor,
     /// This worker's counts.
     pub registry: Rc<Registry>,
     /// This worker's connections in progress.
     pub activity: Rc<Activity>,
-    /// Bounds of the HTTP engine.
+    /// The limits of the HTTP engine.
     pub limits: Limits,
-    /// The application's address, in place of original destinations.
+    /// The application's address, which replaces original destinations.
     pub application: Option<SocketAddr>,
     /// What they share of these limits.
     pub limit_table: LimitTable,
-    /// Most tunnels of HBONE at a time. Each may hold a connection to the application.
+    /// How many HBONE tunnels may be open at a time. Each may have a connection to the application.
     pub max_tunnels: usize,
-    /// Where the proxy listens beside the usual ports: no tunnel leads there.
+    /// Ports of the proxy itself, beside the usual ones. Tunnels to these are refused.
     pub own_ports: Vec<u16>,
 }
 
@@ -138,43 +139,43 @@ pub(crate) struct Worker {
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
-    /// What serves a request of an HTTP/1 client without a proxy.
+    /// Serves requests of HTTP/1 clients without a proxy.
     plain: http::Http1Handlers<TcpStream>,
-    /// The same of another proxy.
+    /// Serves HTTP/1 requests of other proxies.
     meshed: http::Http1Handlers<TlsStream>,
-    /// The same of a client of HBONE.
+    /// Serves HTTP/1 requests inside HBONE tunnels.
     tunnelled: http::Http1Handlers<leno_h2::Tunnel>,
-    /// Bounds of connections of HBONE.
+    /// The limits of HBONE connections.
     pub(crate) hbone_limits: Rc<leno_h2::Limits>,
     /// The tunnels that are open, by the identity of their clients.
     pub(crate) tunnels: Shares<Identity>,
-    /// How many requests the policy allows.
+    /// The rate limits of the policy.
     limits: RefCell<Rc<RateLimits>>,
-    /// Reports changes of the policy.
+    /// Receives changes of the policy, for the rate limits.
     limited: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
     /// Which clients and requests the policy permits.
     policies: RefCell<Rc<Policies>>,
-    /// Reports changes of the policy.
+    /// Receives changes of the policy, for authorization.
     authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
-    /// Wakes what is in progress when the policies have changed.
+    /// Wakes requests and relays in progress when the policies have changed.
     pub(crate) changes: Rc<Notify>,
-    /// [`Worker::decide_again`] is under way.
+    /// Whether [`Worker::decide_again`] has scheduled another decision.
     again: Rc<Cell<bool>>,
-    /// Bounds what is logged of denied and audited requests.
+    /// Bounds how many denied and audited requests are logged.
     pub(crate) log: LogBudget,
-    /// Requests that authorizers are asked about now.
+    /// Requests that wait for authorizers now.
     pub(crate) asked: Cell<usize>,
-    /// Bodies that are read for authorizers now.
+    /// The bodies that are being read for authorizers.
     pub(crate) held: Shares<IpAddr>,
-    /// Answers a kubelet that calls the workload itself.
+    /// Answers a kubelet that connects to the workload itself.
     pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
-    /// The services that this proxy is the waypoint of.
+    /// The services whose waypoint this proxy is.
     pub(crate) waypoint: OnceCell<Waypoint>,
-    /// How the service is reached whose clients are served, if this is the part of a waypoint for one service.
+    /// The way to the service, if this inbound side is the part of a waypoint that serves one service.
     passage: OnceCell<Rc<Passage>>,
 }
 
-/// What the requests of a connection are counted by, and whether they are permitted.
+/// The keys by which the requests of a connection are counted, and the policies as evaluated for its client.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) key: Key,
@@ -187,9 +188,9 @@ impl Caller {
     }
 }
 
-/// How a connection is served to its end, once it is known what its client sends.
+/// How a connection is served to its end, once its protocol is known.
 enum Serving<'a> {
-    /// HTTP/1 of a client without a proxy.
+    /// HTTP/1 from a client without a proxy.
     Plain(Rc<Application>, Rc<Peer>, Rc<Caller>, Peeked<TcpStream>),
     /// Anything else.
     Boxed(Pin<Box<dyn Future<Output = ()> + 'a>>),
@@ -199,7 +200,7 @@ enum Serving<'a> {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) identity: Option<Identity>,
-    /// What proves it.
+    /// The certificate that proves the identity.
     pub(crate) certificate: Option<ShownCertificate>,
     pub(crate) address: SocketAddr,
     pub(crate) instance: Instance,
@@ -248,24 +249,24 @@ impl Inbound {
         Self { shared, applications }
     }
 
-    /// Has a kubelet that calls the workload itself answered. Before the first connection.
+    /// Answers probes of a kubelet that connects to the workload itself. Must be called before the first connection.
     pub fn answer_probes(&self, answers: Rc<dyn ProbeAnswers>) {
-        // Those that came first stay.
+        // If it was called before, the first answers are kept.
         let _set = self.shared.probes.set(answers);
     }
 
-    /// Has clients of the services served that this proxy is the waypoint of, by HBONE; their connections go on through
-    /// `passage`. Before the first connection.
+    /// Serves HBONE clients of the services of which this proxy is the waypoint, and connects to these services by
+    /// `passage`. Must be called before the first connection.
     pub fn serve_services(&self, passage: Rc<Passage>) {
-        // Those that came first stay.
+        // If it was called before, the first passage is kept.
         let _set = self.shared.waypoint.set(Waypoint::new(passage));
     }
 
-    /// Serves one accepted connection to its end, as far as it is `admitted` once the client has
-    /// shown who it is. `listener` is the address it was accepted on.
+    /// Serves one accepted connection to its end. `ends` are the client's address and the address at which the
+    /// connection was accepted. `admitted` decides, once the client is known, whether there is room for it.
     ///
-    /// Most connections are idle, so that this has room for an idle client of HTTP/1 without a proxy
-    /// alone. Everything else is in boxes.
+    /// Most connections are idle, so this future only has space for an idle HTTP/1 client without a proxy. Everything
+    /// else is boxed.
     pub async fn serve(
         &self,
         stream: TcpStream,
@@ -284,7 +285,7 @@ impl Inbound {
         }
     }
 
-    /// Finds out who the client is and what it sends. `None`: it is not served.
+    /// Determines who the client is and what it sends. `None`: the connection has ended.
     async fn begin(
         &self,
         mut stream: TcpStream,
@@ -304,7 +305,7 @@ impl Inbound {
         let mut rules = self.shared.rules_for(destination.port());
         let is_alone = self.is_of_waypoint_alone(listener);
         if is_alone {
-            // Nothing is here that a client without a proxy could be served by.
+            // A waypoint has no application, so it serves no clients without a proxy.
             rules.mtls = MtlsMode::Strict;
         }
         let address = canonical(address);
@@ -358,8 +359,8 @@ impl Inbound {
         }
     }
 
-    /// What another proxy sends: the protocol that it has agreed on, or, on a port of HTTP where it has
-    /// agreed on bytes, the version that they begin with.
+    /// Serves another proxy, by the protocol that was negotiated. If bytes were negotiated on a port declared as HTTP,
+    /// the version is detected.
     async fn of_mesh(
         &self,
         client: &Client,
@@ -374,14 +375,14 @@ impl Inbound {
         let mut stream = Peeked::from(stream);
         let detected = match (protocol, declared) {
             (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {
-                // No header of the mesh is believed in what is sent as bytes.
+                // Mesh headers are not trusted in requests that were sent as bytes.
                 is_mesh = false;
                 let limits = &self.shared.parts.limits;
                 let waits = Waits::declared_http(limits.idle, limits.head);
                 match stream.detect(declared, &waits).await {
                     Ok(Verdict::Http1) => Ok(Protocol::Http1),
                     Ok(Verdict::Http2) => Ok(Protocol::Http2),
-                    // It has left, or was silent.
+                    // The client has left, or was silent.
                     Ok(_) => return None,
                     Err(error) => Err(error),
                 }
@@ -411,7 +412,7 @@ impl Inbound {
         }
     }
 
-    /// Requests of HTTP/2. `is_mesh`: they are another proxy's.
+    /// Serves HTTP/2 requests. `is_mesh` says that the client is another proxy.
     fn http2<S: Io + 'static>(
         &self,
         (edge, caller, is_mesh): (Rc<Peer>, Rc<Caller>, bool),
@@ -424,7 +425,7 @@ impl Inbound {
         }))
     }
 
-    /// Bytes.
+    /// Relays bytes.
     fn opaque<S: Io + 'static>(
         &self,
         (edge, access): (Rc<Peer>, Access),
@@ -438,8 +439,8 @@ impl Inbound {
         }))
     }
 
-    /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
-    /// server name; otherwise it is `None`.
+    /// Determines whether a client that sends bytes begins TLS with the application. `None` if no policy depends on the
+    /// server name; then nothing is read.
     async fn own_tls(
         &self,
         stream: &mut Peeked<TlsStream>,
@@ -453,7 +454,7 @@ impl Inbound {
         Ok(Some(own_tls::own_tls(&verdict, stream.bytes())))
     }
 
-    /// Applies a changed policy to what is in progress. To be called when it has changed.
+    /// Applies a changed policy to requests and relays in progress. Must be called after each change.
     pub fn follow(&self) {
         self.shared.policies();
     }
@@ -472,7 +473,7 @@ impl Inbound {
         }
     }
 
-    /// Whether a connection was dialled at the listener of a waypoint itself, behind which no workload is.
+    /// Whether a connection was made to the listener of a waypoint itself. There is no workload behind it.
     fn is_of_waypoint_alone(&self, listener: SocketAddr) -> bool {
         self.shared.waypoint.get().is_some() && listener.port() == ports::HBONE
     }
@@ -488,7 +489,7 @@ impl Inbound {
 }
 
 impl Applications {
-    /// The application as `client` reaches it.
+    /// The application, in the way in which `client` reaches it.
     pub(crate) fn at(&self, destination: SocketAddr, client: SocketAddr) -> Rc<Application> {
         if self.shared.parts.application.is_some() {
             return Rc::new(Application::new(None, self.server(destination, None)));
@@ -499,7 +500,7 @@ impl Applications {
                 self.server(destination, None),
             ));
         }
-        // A connection that shows the application one client carries no requests of another.
+        // If the application sees the client's address, connections to it cannot be shared by several clients.
         let apart = (self.client_address.shown() == Shown::Client).then(|| client.ip());
         let source = Some((client, Rc::clone(&self.client_address)));
         Rc::new(Application::new(source, self.server(destination, apart)))
@@ -511,7 +512,7 @@ impl Applications {
     }
 }
 
-/// Under `disabled` no client can prove an identity, so that none has to.
+/// Whether the client is admitted. If mTLS is disabled, no client can prove an identity, so none is required.
 fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(), Refusal> {
     match accepted {
         Accepted::Mesh { identity: Some(identity), .. } | Accepted::Hbone { identity, .. } => {
@@ -523,12 +524,12 @@ fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(),
 }
 
 impl Worker {
-    /// Whether it is the part of a waypoint for one service.
+    /// Whether this inbound side is the part of a waypoint that serves one service.
     pub(crate) fn is_of_service(&self) -> bool {
         self.passage.get().is_some()
     }
 
-    /// Counts a client for whose connection there is no room.
+    /// Counts and logs a client that is refused because there is no room for its connection.
     fn refuse(&self, client: &Client, refusal: Refusal) {
         self.parts.registry.count(match refusal {
             Refusal::Limit => Counter::InboundConnectionLimit,
@@ -540,10 +541,9 @@ impl Worker {
 
     /// The rules of `port`.
     ///
-    /// Where requests are limited, or policies depend on them, a port carries HTTP unless something else is declared. Servers take
-    /// for requests what no detection does (a line end or a space first, two spaces, a method in
-    /// lower case); relayed as bytes, such a request would pass the limit
-    /// or the policies.
+    /// If requests are limited, or policies depend on them, a port counts as HTTP unless another protocol is declared.
+    /// Servers accept requests that detection does not recognise: after an empty line or a space, with two spaces, or
+    /// with a method in lower case. If such a request were relayed as bytes, it would bypass the limit or the policies.
     fn rules_for(&self, port: u16) -> PortRules {
         let is_authorized = self.policies().read_requests(port);
         let policy = self.parts.policy.borrow();
@@ -558,13 +558,13 @@ impl Worker {
             declared => declared,
         };
         let is_named = || policy.ports.iter().any(|named| named.port == port);
-        // The Service of a waypoint names the port of HBONE.
+        // If this is a waypoint, its Service declares the port of HBONE, too.
         let is_hbone = port == ports::HBONE && (self.waypoint.get().is_some() || !is_named());
         PortRules { mtls: policy.mtls, declared, hbone: is_hbone }
     }
 
-    /// Which clients and requests the policy permits now. Costs one comparison while nothing changes.
-    /// Before there is a policy, no client is permitted.
+    /// The policies that decide now which clients and requests are permitted. Costs one comparison while nothing
+    /// changes. Before there is a policy, no client is permitted.
     pub(crate) fn policies(&self) -> Rc<Policies> {
         let mut authorized = self.authorized.borrow_mut();
         if authorized.has_changed().unwrap_or(false) {
@@ -585,13 +585,14 @@ impl Worker {
         Rc::clone(&self.policies.borrow())
     }
 
-    /// Wakes what is in progress once more, when answers about addresses of clients have come or are late.
+    /// Wakes requests and relays in progress once more, after the time in which discovery must have answered about
+    /// client addresses.
     pub(crate) fn decide_again(&self) {
         if self.again.replace(true) {
             return;
         }
         let (changes, again) = (Rc::clone(&self.changes), Rc::clone(&self.again));
-        // Ends after the wait.
+        // This task ends after the wait.
         spawn_contained(async move {
             tokio::time::sleep(ANSWER_TIMEOUT).await;
             again.set(false);
@@ -599,7 +600,7 @@ impl Worker {
         });
     }
 
-    /// How many requests the policy allows now. Costs one comparison while nothing changes.
+    /// The rate limits of the policy now. Costs one comparison while nothing changes.
     pub(crate) fn limits(&self) -> Rc<RateLimits> {
         let mut limited = self.limited.borrow_mut();
         if limited.has_changed().unwrap_or(false) {
@@ -618,8 +619,8 @@ impl Worker {
         Rc::clone(&self.limits.borrow())
     }
 
-    /// Whether a port is declared: by the workload, by a service, or by the configured address of the
-    /// application. On any other port a program that listens on loopback only is out of reach for clients.
+    /// Whether a port is declared: by the workload, by a service, or by the configured address of the application. On
+    /// any other port, clients cannot reach a program that listens only on loopback.
     fn is_named(&self, port: u16) -> bool {
         let names = |p: &PortProtocol| p.port == port && p.protocol != Protocol::Udp;
         let of_policy = |policy: &Arc<ServerPolicy>| policy.ports.iter().any(names);
@@ -627,7 +628,7 @@ impl Worker {
             || self.parts.policy.borrow().as_ref().is_some_and(of_policy)
     }
 
-    /// The trust domain of a client that is of another one than the mesh's own; else empty.
+    /// The client's trust domain if it is not the mesh's own; else empty.
     fn other_trust_domain<'i>(&self, identity: Option<&'i Identity>) -> &'i str {
         let policy = self.parts.policy.borrow();
         let own = policy.as_ref().map(|policy| &policy.authorization.trust_domain);
@@ -637,7 +638,7 @@ impl Worker {
         }
     }
 
-    /// The edge from this client, on which the service account stands for the workload.
+    /// The edge that counts traffic from this client. The client's service account names its workload.
     pub(crate) fn edge(&self, client: &Client) -> Rc<Peer> {
         let workload = &self.parts.workload;
         let identity = client.identity.as_ref();

@@ -1,4 +1,4 @@
-//! Rate limits of the workload.
+//! The rate limits of the workload.
 
 mod table;
 
@@ -20,11 +20,11 @@ use crate::Client;
 use table::LeasedLimit;
 pub use table::LimitTable;
 
-/// Value of `leno-error` when a limit is reached.
+/// The value of `leno-error` when a limit is reached.
 pub(crate) const RATE_LIMITED: &str = "rate-limited";
 
-/// The rate limits as one worker enforces them. A request counts against every limit that applies to it, even if
-/// another limit refuses it.
+/// The rate limits, with what one worker needs to enforce them. A request counts against every limit that applies to
+/// it, even if another limit refuses it.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
     limits: Vec<Rc<Limit>>,
@@ -50,7 +50,7 @@ pub(crate) struct Key {
     port: u16,
     identity: Option<Identity>,
     address: IpAddr,
-    /// The client's identity, or its address without an identity. Made when a limit first needs it.
+    /// The client's identity, or its address if it has no identity. Made when a limit first needs it.
     client: OnceCell<String>,
 }
 
@@ -95,7 +95,7 @@ impl RateLimits {
         Self { limits: limits.iter().map(limit).collect() }
     }
 
-    /// Whether it was built from these limits.
+    /// Whether this value was built from these limits.
     pub(crate) fn is_of(&self, limits: &[RateLimit]) -> bool {
         self.limits.iter().map(|limit| &limit.said).eq(limits)
     }

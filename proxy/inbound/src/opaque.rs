@@ -1,4 +1,4 @@
-//! Connections relayed to the application as bytes.
+//! Serves connections that are relayed to the application as bytes.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -15,14 +15,14 @@ use crate::authorize::{AUTHORIZATION_DENIED, Access};
 use crate::peer::Peer;
 use crate::standing::revoked;
 
-/// Error in metrics and the access log if the application cannot be connected to.
+/// The error in metrics and the access log if the proxy cannot connect to the application.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Error in metrics and the access log if the client leaves before the application is connected to.
+/// The error in metrics and the access log if the client leaves before the proxy is connected to the application.
 const CLIENT_LEFT: &str = "closed";
 
-/// Relays until both directions have ended or policies deny the client. `server`: the connection to the application,
-/// if there is one already.
+/// Relays until both directions have ended or policies deny the client. `server` is the connection to the application,
+/// if there already is one.
 pub(crate) async fn serve<S: Io>(
     shared: &Worker,
     application: &Application,
@@ -51,7 +51,7 @@ pub(crate) async fn serve<S: Io>(
             }
             Err(error) => {
                 tracing::debug!(%error, "the client left");
-                // A client that leaves without sending a byte, as a port check does, is not counted.
+                // A client that leaves without having sent a byte is not counted, because port checks do this.
                 if !client.bytes().is_empty() {
                     unserved(shared, edge, &Relay::failed(target, CLIENT_LEFT));
                 }

@@ -1,8 +1,8 @@
-//! Whether a client uses TLS with the application, for policies that depend on the server name.
+//! Finds out whether a client uses TLS with the application, for policies that depend on the server name.
 //!
-//! Detection recognises what common clients send. Servers accept more: other versions in the record header, an empty
-//! or another record before the ClientHello, the format of SSL 2.0. Such a beginning counts as TLS without a readable
-//! name, so that it does not bypass rules about names.
+//! Detection recognises what usual clients send. Servers accept more: other versions in the record header, an empty or
+//! another record before the ClientHello, the format of SSL 2.0. Such a beginning counts as TLS whose name cannot be
+//! read, so that clients cannot use it to bypass rules about names.
 
 use leno_transport::{OwnTls, Verdict};
 
@@ -25,7 +25,7 @@ fn may_be_tls(bytes: &[u8]) -> bool {
     match bytes {
         [HANDSHAKE, ..] => true,
         [kind, rest @ ..] if RECORDS.contains(kind) => rest.first().is_none_or(|major| *major == 3),
-        // SSL 2.0: a length of two bytes with the highest bit set, then the type of the message.
+        // SSL 2.0 begins with a length of two bytes with the highest bit set, and the type of the message.
         [0x80..=0xff, rest @ ..] => rest.get(1).is_none_or(|kind| *kind == 1),
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! The client of a connection, as metrics and the access log name it.
+//! The client of a connection, as it is named in metrics and in the access log.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -23,9 +23,8 @@ impl Instance {
         Self(is_logged.then(|| directory.look_up_for_log(address)))
     }
 
-    /// The instance, if discovery has answered. If the identity of the instance at the address is not the one that
-    /// the client has proven, the address belongs to an intermediary, such as a gateway, and does not name the
-    /// client.
+    /// The instance, if discovery has answered. If the client has proven another identity than that of the instance at
+    /// its address, the address belongs to an intermediary, such as a gateway, and says nothing about the client.
     fn named(&self, proven: Option<&Identity>) -> Option<InstanceName> {
         let resolution = self.0.as_ref()?.borrow();
         let Resolution::Workload(workload) = &*resolution else { return None };
@@ -34,8 +33,8 @@ impl Instance {
     }
 }
 
-/// The edge that counts a connection. All replicas of a client share it, because they have the same identity. The
-/// access log has the name of each replica.
+/// The edge by which a connection is counted. All replicas of a client share it, because they have the same identity.
+/// The access log has the name of each replica.
 #[derive(Debug)]
 pub(crate) struct Peer {
     edge: Rc<Edge>,
@@ -94,8 +93,8 @@ mod tests {
         Identity::new(leno_types::TrustDomain::default(), "shop", account).unwrap()
     }
 
-    /// The `client` in the access log for a client with this identity. Its address is that of `web-1`, which has the
-    /// identity `web`.
+    /// The `client` field in the access log for a client with this identity. Its address is that of `web-1`, which has
+    /// the identity `web`.
     fn logged(is_logged: bool, proven: Option<Identity>) -> String {
         let directory = Directory::fixed(|_| {
             Resolution::Workload(Arc::new(Workload {

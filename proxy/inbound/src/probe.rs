@@ -1,4 +1,4 @@
-//! Probes of a kubelet that connects to the workload itself, as it does in node mode.
+//! Probes from a kubelet that connects to the workload itself, which is so in node mode.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -10,16 +10,16 @@ use tokio::net::TcpStream;
 /// Whether the first bytes of a client are a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeMatch {
-    /// This probe.
+    /// The bytes are this probe.
     Probe(String),
-    /// They may become a probe: more of the request head is needed.
+    /// The bytes may become a probe: more of the request head is needed.
     Begun,
-    /// They are no probe.
+    /// The bytes are not a probe.
     Other,
 }
 
-/// Answers probes in place of the application. The client of a probe has no identity, and what it sends must not
-/// reach the application.
+/// Answers probes in place of the application. The client of a probe has no identity, and its bytes must not reach the
+/// application.
 pub trait ProbeAnswers: Debug {
     /// Finds the probe in the first bytes that a client without an identity has sent to this port.
     fn find(&self, client: IpAddr, port: u16, bytes: &[u8]) -> ProbeMatch;

@@ -1,4 +1,4 @@
-//! Which side sends first if the client is silent: the client or the application.
+//! Finds out which side sends first if the client is silent: the client or the application.
 
 use std::io;
 
@@ -12,23 +12,23 @@ use tokio::net::TcpStream;
 use crate::Worker;
 use crate::application::Application;
 
-/// The side that sent, or closed the connection, first.
+/// The side that was first to send, or to close the connection.
 #[derive(Debug)]
 pub(crate) enum FirstSpeaker {
-    /// The client. Has the connection to the application, if one was opened in the meantime and the application was
-    /// silent.
+    /// The client. If a connection to the application was opened meanwhile and the application was silent, this has the
+    /// connection.
     Client(Option<TcpStream>),
     /// The application. The connection is relayed as opaque bytes.
     Server(Peeked<TcpStream>),
-    /// The application cannot be connected to, and the client was silent until then.
+    /// Neither: the proxy cannot connect to the application, and the client was silent until this was known.
     Unreachable(ConnectError),
-    /// Policies deny the client whatever it sends, so it must not receive what the application sends first.
+    /// Neither: policies deny the client whatever it sends, so it must not receive what the application sends first.
     Denied,
     /// Neither side, until the idle timeout.
     Neither,
 }
 
-/// Connects to the application and waits until either side sends. Neither connection holds a buffer in the meantime.
+/// Connects to the application and waits until either side sends. Meanwhile neither connection needs a buffer.
 ///
 /// # Errors
 /// Reading from either side failed.

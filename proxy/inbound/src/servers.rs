@@ -1,4 +1,4 @@
-//! The pools of connections to the application: one for each port that clients have dialled.
+//! The pools of connections to the application, one for each port that clients have dialled.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,20 +7,19 @@ use std::rc::Rc;
 
 use crate::application::Server;
 
-/// Most pools of connections to the application that are kept apart: one for each of its ports, which
-/// are a handful, and client, where it sees the client's address. Further clients have no idle
-/// connections kept for them.
+/// The largest number of pools that are kept. There is one for each port of the application, or, if the application
+/// sees the client's address, for each port and client. Beyond this, a client gets a pool that is not kept.
 const MAX_SERVERS: usize = 4096;
 
-/// The original destination and, where the application sees the client's address, the client.
+/// The original destination and, if the application sees the client's address, the client.
 type ServerKey = (SocketAddr, Option<IpAddr>);
 
-/// The pools that have connections, and those that a client waits for.
+/// The pools that have connections, and those for which a client waits.
 #[derive(Debug, Default)]
 pub(crate) struct Servers(RefCell<HashMap<ServerKey, Rc<Server>>>);
 
 impl Servers {
-    /// The pool of `key`, in which the application is looked for on other addresses of the workload too if `elsewhere`.
+    /// The pool of `key`. If `elsewhere`, the application may also be found at other addresses of the workload.
     pub(crate) fn get(
         &self,
         key: ServerKey,
@@ -34,7 +33,7 @@ impl Servers {
             return Rc::clone(known);
         }
         if servers.len() >= MAX_SERVERS {
-            // One who dials port after port leaves a pool without a connection for each.
+            // A client that dials port after port leaves many pools without a connection.
             servers.retain(|_, server| is_in_use(server));
         }
         if servers.len() >= MAX_SERVERS {
@@ -42,13 +41,13 @@ impl Servers {
         }
         let server = Rc::new(Server::new(key.0, elsewhere, limits));
         if servers.len() < MAX_SERVERS {
-            // One with other rights goes with its connections.
+            // This replaces a pool with another value of `elsewhere`, whose connections must not be reused.
             servers.insert(key, Rc::clone(&server));
         }
         server
     }
 
-    /// Closes idle connections that are too old, and forgets pools without any.
+    /// Closes idle connections that are too old, and forgets pools that have no connection.
     pub(crate) fn sweep(&self) {
         self.0.borrow_mut().retain(|_, server| {
             server.pool.sweep();
@@ -57,7 +56,7 @@ impl Servers {
     }
 }
 
-/// Whether a client waits for the pool, or it has a connection.
+/// Whether a client waits for the pool, or the pool has a connection.
 fn is_in_use(server: &Rc<Server>) -> bool {
     Rc::strong_count(server) > 1 || !server.pool.is_empty()
 }

@@ -1,8 +1,8 @@
-//! Ends requests and relays in progress once policies no longer permit them.
+//! Ends requests and relays in progress when policies no longer permit them.
 //!
 //! A changed policy wakes every request and every relay in progress of the worker. The expiry of a token wakes the
-//! requests that the token permits, and the age of a certificate wakes what depends on it. Each is decided on again,
-//! by its client and by the request head or server name with which it began.
+//! requests that the token permits, and the age of a certificate wakes those that depend on it. For each there is a new
+//! decision, by its client and by the request head or server name with which it began.
 //!
 //! ```text
 //! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
@@ -23,8 +23,8 @@ use tokio::time::{Sleep, sleep};
 use crate::authorize::{Access, Still};
 use crate::{Worker, bearer};
 
-/// Longest sleep until a token expires. Tokens are checked by the clock of the machine, which may be set in the
-/// meantime.
+/// The longest sleep until a token expires. It is limited because the clock of the machine, which decides about expiry,
+/// may be set meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
 /// The permit of a request, while the request is in progress.
@@ -32,21 +32,21 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 pub(crate) struct StandingPermit<'a, 'n> {
     pub(crate) shared: &'n Worker,
     pub(crate) access: &'a Access,
-    /// Created before the request was permitted, so that no change is missed.
+    /// A notification of changes. It was created before the request was permitted, so that no change is missed.
     pub(crate) changed: Pin<&'a mut Notified<'n>>,
-    /// Ready when a token expires, or a certificate reaches an age, on which the decision depends.
+    /// Ready when the decision may change, because a token expires or a certificate reaches a certain age.
     pub(crate) expiry: Expiry,
-    /// A copy of the head, if the exchange does not keep it.
+    /// A copy of the head, if the exchange does not keep the head.
     pub(crate) head: Option<(&'a RequestHead, &'a [u8])>,
 }
 
-/// A sleep until a token expires or a certificate reaches an age at which rules change. Empty for most requests,
-/// which depend on neither.
+/// A sleep until a token expires, or until a certificate reaches an age at which the decision may change. It is empty
+/// for most requests, which depend on neither.
 #[derive(Debug)]
 pub(crate) struct Expiry(Option<Pin<Box<Sleep>>>);
 
 impl Expiry {
-    /// `until`: the last moment at which the token is valid, since the Unix epoch.
+    /// `until` is the last moment at which the token is valid, as the time since 1970.
     pub(crate) fn new(until: Option<Duration>) -> Self {
         let left = |until: Duration| {
             until.saturating_sub(bearer::now()).saturating_add(Duration::from_millis(1))
@@ -54,7 +54,7 @@ impl Expiry {
         Self(until.map(|until| Box::pin(sleep(left(until).min(LONGEST_SLEEP)))))
     }
 
-    /// Waits until the sleep is over; forever if there is none.
+    /// Waits until the sleep is over. If there is none, waits forever.
     async fn over(&mut self) {
         poll_fn(|cx| if self.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
@@ -88,21 +88,21 @@ impl Judge for StandingPermit<'_, '_> {
         };
         let Still::Permitted(until) = still else { return Poll::Ready(()) };
         self.expiry = Expiry::new(until);
-        // Requests another poll, which registers for the next change.
+        // This requests another poll, which then waits for the next change.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
-/// Ready once policies no longer permit a relay. `changed`: created before the relay was permitted.
+/// Ready when policies no longer permit a relay. `changed` must have been created before the relay was permitted.
 pub(crate) async fn revoked<'n>(
     shared: &'n Worker,
     access: &Access,
     mut changed: Pin<&mut Notified<'n>>,
     tls: Option<&OwnTls>,
 ) {
-    // The first decision is made at once: the relay was permitted before the application was connected to, which may
-    // have taken seconds.
+    // The first decision is made at once: the relay was permitted before the proxy connected to the application, which
+    // may have taken seconds.
     while let Still::Permitted(until) = access.still_relayed(shared, tls) {
         let mut expiry = Expiry::new(until);
         tokio::select! {

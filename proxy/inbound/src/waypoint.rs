@@ -1,11 +1,12 @@
-//! The services of which this proxy is the waypoint. It enforces what the proxies of their workloads would enforce.
+//! The services whose waypoint this proxy is. The proxy enforces the policies that the proxies of their workloads would
+//! enforce.
 //!
 //! ```text
 //!  CONNECT 10.96.0.7:80 ─► discovery: a service of this waypoint? ─► its Front: policies, limits, counts ─► Passage ─► outbound
 //! ```
-//! Discovery names the services of a waypoint, with what to enforce for each
+//! Discovery names the services of a waypoint, with the policies for each
 //! ([`Service::waypoint`](leno_types::mesh::Service::waypoint)). A tunnel to any other address is refused, so that no
-//! client uses a waypoint as an open proxy.
+//! client can use a waypoint to reach other addresses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,9 +25,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::{Applications, Inbound, Parts};
 
-/// Longest wait for discovery to resolve an address.
+/// How long to wait until discovery resolves an address.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Most services whose pools and limits are kept. If there are as many, those without clients make room for another
+/// For how many services pools and limits are kept. If there are this many, those without clients make room for another
 /// one.
 const MAX_FRONTS: usize = 4096;
 /// How long a service without clients is kept.
@@ -34,14 +35,14 @@ const FRONT_IDLE: Duration = Duration::from_secs(300);
 /// Why clients are denied if this proxy is no longer the waypoint of their service.
 const NO_LONGER: &str = "this proxy is the waypoint of the service no longer";
 
-/// Why a tunnel does not lead to a service.
+/// Why a tunnel does not lead to a service of this waypoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoFront {
     /// The address does not belong to a service of this waypoint, or the service does not have the port.
     NotOfService,
     /// Discovery did not answer.
     Unresolved,
-    /// Other services with clients take all places.
+    /// All places are taken by other services that have clients.
     Limit,
 }
 
@@ -52,12 +53,12 @@ pub(crate) struct Waypoint {
     fronts: RefCell<HashMap<ServiceName, Rc<Front>>>,
 }
 
-/// One service, with an inbound side of its own, as each of its workloads would have.
+/// One service, with an inbound side of its own, like that of each of its workloads.
 #[derive(Debug)]
 pub(crate) struct Front {
     inbound: Rc<Inbound>,
     used_at: Cell<Instant>,
-    /// The task that follows the service's policies. Dropping the front ends it.
+    /// The task that applies changes of the service's policies. It ends when the front is dropped.
     follows: AbortHandle,
 }
 
@@ -68,7 +69,7 @@ impl Drop for Front {
 }
 
 impl Front {
-    /// The service, in place of the application of a workload.
+    /// The application of this inbound side, which is the service.
     pub(crate) fn applications(&self) -> &Applications {
         &self.inbound.applications
     }
@@ -142,7 +143,7 @@ impl Waypoint {
         }));
         let _set = inbound.shared.passage.set(Rc::clone(&self.passage));
         let resolution = parts.directory.watch_service(&service.name);
-        // Ends when the front is dropped.
+        // This task ends when the front is dropped.
         let follows = spawn_contained(follow(resolution, told, Rc::clone(&inbound))).abort_handle();
         Front { inbound, used_at: Cell::new(Instant::now()), follows }
     }
@@ -160,8 +161,8 @@ impl Waypoint {
     }
 }
 
-/// Applies each change of a service's policies from discovery. If this proxy is no longer its waypoint, all clients
-/// are denied, including those that are being served.
+/// Applies each change of a service's policies from discovery. If this proxy is no longer the service's waypoint, all
+/// clients are denied, including those that are being served.
 async fn follow(
     mut resolution: watch::Receiver<Resolution>,
     told: watch::Sender<Option<Arc<ServerPolicy>>>,

@@ -12,12 +12,12 @@ use tokio::time::timeout;
 
 use crate::question::{DnsAnswer, Question};
 
-/// Resolvers that are queried, one after the other: as many as the C library uses.
+/// How many resolvers are queried, one after the other: as many as the C library uses.
 pub const MAX_RESOLVERS: usize = 3;
 /// How long one resolver may take, over UDP and TCP together. After a lost datagram the next
 /// resolver is queried, or the same one with the next attempt.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Longest response over UDP, in bytes: more than the query allows.
+/// The longest response over UDP, in bytes: more than the query allows.
 const MAX_DATAGRAM: usize = 4_096;
 
 /// Why there is no response.
@@ -104,8 +104,8 @@ async fn over_udp(
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // One socket per query, since its port is another secret. It is connected, so that only this
-    // server can respond.
+    // Each query has a socket of its own, because the socket's port is another secret. The socket is connected, so that
+    // only this server can respond.
     let socket = UdpSocket::bind((any, 0)).await.map_err(failed)?;
     socket.connect(server).await.map_err(failed)?;
     socket.send(bytes).await.map_err(failed)?;
@@ -134,7 +134,7 @@ pub async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>
     Ok(answer)
 }
 
-/// The `nameserver` lines of a resolv.conf(5), at most [`MAX_RESOLVERS`].
+/// The addresses in the `nameserver` lines of a resolv.conf(5), at most [`MAX_RESOLVERS`].
 #[must_use]
 pub fn nameservers(text: &str) -> Vec<SocketAddr> {
     let address = |line: &str| {

@@ -1,4 +1,4 @@
-//! The names that a proxy watches. A task per name keeps its addresses up to date.
+//! The names that a proxy watches. For each name, a task keeps the addresses up to date.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,16 +13,15 @@ use tokio::time::{Instant, sleep};
 use crate::ask::{AskError, Resolvers};
 use crate::question::DnsAnswer;
 
-/// Most names watched at once. Further names get no addresses. A mesh has tens of external
-/// services.
+/// How many names are watched at once. Further names get no addresses. A mesh has tens of external services.
 pub const MAX_NAMES: usize = 1024;
-/// Shortest and longest time that a response is used: a time to live of zero must not cause a flood
-/// of queries, and one of a week must not hide that a service has moved.
+/// The shortest and the longest time for which a response is used. A time to live of zero must not cause a flood of
+/// queries, and a time to live of a week must not hide that a service has moved.
 const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// First and longest wait after a failed resolution.
+/// The first and the longest wait after a failed resolution.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long addresses are used while no resolver confirms them. Longer than an outage of resolvers;
-/// short enough that the addresses are not used long after they were assigned to another host.
+/// How long addresses are used while no resolver confirms them. It is longer than an outage of resolvers usually lasts,
+/// but short enough that the addresses are not used long after they were assigned to another host.
 const MAX_STALE: Duration = Duration::from_secs(6 * 3600);
 
 /// The state of a name.
@@ -37,7 +36,7 @@ pub enum NameState {
     Nothing(&'static str),
 }
 
-/// Results of resolutions since the start.
+/// The number of resolutions by result, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Resolutions that found addresses.
@@ -46,7 +45,7 @@ pub struct Counts {
     pub absent: u64,
     /// Resolutions that failed: no resolver responded, or one responded with an error.
     pub failed: u64,
-    /// Names that are watched now.
+    /// The number of names that are watched now.
     pub names: u64,
     /// Names whose last resolution failed and whose old addresses are in use now.
     pub stale: u64,
@@ -54,7 +53,7 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// The names that a proxy watches. Its workers share this. Cheap to clone.
+/// The names that a proxy watches. All workers of the proxy share them. A clone refers to the same names.
 #[derive(Clone)]
 pub struct Names(Arc<NamesState>);
 
@@ -77,7 +76,7 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// Sends no query before the first [`Names::watch`].
+    /// Uses these resolvers. Sends no query before the first [`Names::watch`].
     #[must_use]
     pub fn new(resolvers: Resolvers) -> Self {
         Self(Arc::new(NamesState {
@@ -123,7 +122,7 @@ impl Names {
         self.0.changes.subscribe()
     }
 
-    /// Results of resolutions so far.
+    /// The number of resolutions by result, so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -139,13 +138,13 @@ impl Names {
 }
 
 impl NamesState {
-    /// No panic can leave the map half changed, so a poisoned lock is safe to use.
+    /// A panic cannot leave the map half changed, so a poisoned lock is safe to use.
     fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<NameState>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves IPv4 and IPv6. Returns an error only if one family failed and the other has no
-    /// addresses.
+    /// Resolves the IPv4 and the IPv6 addresses. Returns an error only if the query for one family failed and there are
+    /// no addresses of the other.
     async fn resolve(&self, host: &str) -> Result<DnsAnswer, AskError> {
         let both = tokio::join!(self.resolvers.ask(host, false), self.resolvers.ask(host, true));
         let (mut addresses, mut hold) = (Vec::new(), Duration::MAX);
@@ -167,7 +166,7 @@ impl NamesState {
         }
         match error {
             Some(error) if addresses.is_empty() => Err(error),
-            // Resolves again soon, for the family that failed.
+            // Resolve again soon, because of the family whose query failed.
             Some(_) => Ok(DnsAnswer::Addresses(addresses, hold.min(RETRY.1))),
             None if !addresses.is_empty() => Ok(DnsAnswer::Addresses(addresses, hold)),
             None if no_name => Ok(DnsAnswer::NoName(hold)),
@@ -186,7 +185,7 @@ impl NamesState {
         }
     }
 
-    /// Removes a name that has no receivers. Returns whether it did.
+    /// Removes a name if it has no receivers. Returns whether it had none.
     fn forget(&self, host: &str, sender: &watch::Sender<NameState>) -> bool {
         // While this holds the lock, no other task can begin to watch the name.
         let mut known = self.known();
@@ -205,7 +204,8 @@ async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<Nam
     let mut is_stale = false;
     loop {
         let said = shared.resolve(&host).await;
-        // Before receivers are notified, so that the counts never contradict what they see.
+        // Change the counts before receivers are notified, so that the counts never contradict the states that
+        // receivers see.
         if std::mem::replace(&mut is_stale, false) {
             shared.stale.fetch_sub(1, Ordering::Relaxed);
         }
@@ -252,7 +252,7 @@ async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<Nam
     }
 }
 
-/// Sorts the addresses, so that a resolver that rotates its responses causes no change.
+/// The addresses in order, so that a resolver that rotates the addresses in its responses causes no change.
 fn sorted(mut addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
     addresses.sort_unstable();
     addresses.into()

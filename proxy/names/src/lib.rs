@@ -6,13 +6,13 @@
 //!        └─ receiver of Found: no response yet, addresses, or why there are none
 //! ```
 //!
-//! A response is used for its time to live, within limits. While no resolver responds, the last
-//! good addresses stay in use (RFC 8767), for a limited time. When a resolver reports that the name
-//! does not exist, they do not. The task of a name ends once the name has no receivers.
+//! A response is used for its time to live, within limits. While no resolver responds, the last good addresses stay in
+//! use for a limited time (RFC 8767). Once a resolver reports that the name does not exist, its old addresses are
+//! dropped. The task of a name ends when the name has no receivers.
 //!
-//! The crate does not deal with services or proxies. Every query has an option that marks it as
-//! coming from a proxy; other resolvers ignore it. The mesh's own resolver answers applications
-//! with a virtual address, and recognises by the option that a proxy needs the real ones.
+//! The crate does not deal with services or proxies. Every query has an option that says that a proxy sends it. The
+//! mesh's own resolver answers applications with a virtual address, and because of the option it answers a proxy with
+//! the real addresses. Other resolvers ignore the option.
 //!
 //! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 

@@ -1,4 +1,4 @@
-//! One query and its response, as bytes and as values; no I/O.
+//! A query and its response, as bytes and as values. This module does no I/O.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,14 +10,13 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use crate::ask::AskError;
 
-/// Code of the option that marks a query as coming from a proxy (RFC 6891 section 9: for local
-/// use).
+/// The code of the option which says that a proxy sends the query (RFC 6891 section 9: for local use).
 pub const PROXY_OPTION: u16 = 65_313;
-/// Most addresses of one name that are used. A service with more addresses normally has load balancers behind them.
+/// How many addresses of one name are used. A service with more addresses normally has load balancers at its addresses.
 pub const MAX_ADDRESSES: usize = 64;
-/// Longest chain of aliases that is followed within a response. Real chains have two or three.
+/// The largest number of aliases that are followed within a response. Real chains have two or three aliases.
 const MAX_ALIASES: usize = 16;
-/// Longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
+/// The longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
 /// 2020).
 const UDP_PAYLOAD: u16 = 1232;
 /// How long a response without addresses is valid if it has no SOA record.
@@ -45,7 +44,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// `id` must be hard to guess. The name is absolute: no search domain is appended.
+    /// A query. `id` must be hard to guess. The name is absolute: no search domain is appended.
     pub(crate) fn new(host: &str, ipv6: bool, id: u16) -> Result<Self, AskError> {
         let mut name = Name::from_ascii(host).map_err(|_| AskError::NotAName(host.to_owned()))?;
         name.set_fqdn(true);
@@ -66,7 +65,7 @@ impl Question {
         message.to_vec().map_err(|_| AskError::NotAName(self.name.to_string()))
     }
 
-    /// Decodes `bytes` if they are the response to this very query: same id, name and type.
+    /// Decodes `bytes` if they are the response to this query, with the same id, name and type.
     pub(crate) fn is_answered_by(&self, bytes: &[u8]) -> Option<Message> {
         let message = Message::from_vec(bytes).ok()?;
         let asked = matches!(message.queries.as_slice(),
@@ -75,7 +74,7 @@ impl Question {
         (is_answer && asked && message.metadata.id == self.id).then_some(message)
     }
 
-    /// What a response says.
+    /// The meaning of a response to this query.
     pub(crate) fn read(&self, message: &Message) -> Result<DnsAnswer, AskError> {
         match message.metadata.response_code {
             _ if message.metadata.truncation => return Ok(DnsAnswer::Truncated),
@@ -103,7 +102,8 @@ impl Question {
         Ok(DnsAnswer::Addresses(addresses, Duration::from_secs(ttl.into())))
     }
 
-    /// The name and all names that it is an alias of, with the shortest time to live in that chain.
+    /// The name, and the names for which it is an alias, directly or through other aliases. Also the shortest time to
+    /// live in this chain.
     fn aliases(&self, answers: &[Record]) -> (HashSet<Name>, u32) {
         let (mut owners, mut ttl, mut at) = (HashSet::new(), u32::MAX, self.name.clone());
         owners.insert(at.clone());
@@ -166,7 +166,7 @@ mod tests {
             record("api.example.com.", 20, RData::CNAME(CNAME(name("lb.example.net.")))),
             record("lb.example.net.", 300, RData::A("192.0.2.1".parse().unwrap())),
             record("lb.example.net.", 400, RData::A("192.0.2.2".parse().unwrap())),
-            // For a name that was not queried: a malicious resolver could send this.
+            // The address of another name, which was not queried. A malicious resolver could send this.
             record("other.example.net.", 1, RData::A("192.0.2.66".parse().unwrap())),
         ];
         let said = read(&answered(ResponseCode::NoError, answers, None)).unwrap();

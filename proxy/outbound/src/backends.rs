@@ -23,12 +23,12 @@ use crate::routes::Routes;
 use crate::server::Pool;
 use crate::streams::Streams;
 
-/// What the endpoints of a destination share.
+/// The state that all endpoints of a destination share.
 #[derive(Debug)]
 pub(crate) struct Backends {
     shared: Rc<Worker>,
     labels: ServiceLabels,
-    /// The dialled address. Addresses of its family are preferred for endpoints.
+    /// The address that the application dialled. Endpoints are preferably reached at addresses of the same family.
     like: IpAddr,
     declared: Cell<Protocol>,
     distribution: Cell<Distribution>,
@@ -36,31 +36,31 @@ pub(crate) struct Backends {
     balancer: RefCell<Balancer<Remote>>,
     /// The connections to all endpoints, including endpoints that were removed.
     connections: Rc<Gate>,
-    /// Where requests go instead of to these endpoints, if a route attaches.
+    /// The routes that requests follow instead of going to these endpoints, if a route attaches to the service.
     routes: RefCell<Option<Rc<Routes>>>,
     /// The policies from which `requests` and `endpoints` were made.
     traffic: RefCell<Arc<[Arc<Traffic>]>>,
-    /// The policy of requests that the application sends here.
+    /// The policy for requests that the application sends to this destination.
     requests: RefCell<Rc<RequestPolicy>>,
     endpoints: RefCell<Rc<EndpointPolicy>>,
-    /// The number of ejections that were counted.
+    /// How many of the balancer's ejections were counted in metrics.
     ejections: Cell<u64>,
-    /// Where opaque connections go, if a route attaches.
+    /// The routes that opaque connections follow, if a route attaches to the service.
     streams: RefCell<Option<Rc<Streams>>>,
     /// The routes from which `routes` and `streams` were made.
     routed: RefCell<Option<Arc<[Arc<leno_types::routes::Route>]>>>,
-    /// How TLS is originated with endpoints outside of the mesh.
+    /// How the proxy uses TLS on connections to endpoints outside of the mesh.
     outside: RefCell<Option<Rc<Outside>>>,
-    /// Why endpoints that have names have no addresses.
+    /// The cause, if endpoints that are given by name have no address.
     unresolved: Cell<Option<&'static str>>,
-    /// Why the last connection to an endpoint failed, if the cause is `connect-unreachable` or concerns an endpoint
+    /// The cause of the last failed connection to an endpoint, if it is `connect-unreachable` or concerns an endpoint
     /// outside of the mesh.
     failure: Cell<Option<&'static str>>,
-    /// The address of the service itself, which is requested from its waypoints.
+    /// The address of the service itself. The proxy requests this address from a waypoint of the service.
     own: Cell<Option<SocketAddr>>,
     /// The last endpoint whose application was not reached.
     unreached: RefCell<Option<UnreachedEndpoint>>,
-    /// Counts failures before an endpoint was chosen.
+    /// Counts requests that failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for UnreachedEndpoint {
     }
 }
 
-/// The labels of an edge that name the service.
+/// The labels that name the service in the metrics of an edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceLabels {
     service: Arc<str>,
@@ -95,19 +95,19 @@ pub(crate) struct ServiceLabels {
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    /// The pool of connections to it.
+    /// The pool of connections to this endpoint.
     pub(crate) pool: Pool,
-    /// Counts the connections to all endpoints of the service.
+    /// Limits the connections to all endpoints of the service.
     pub(crate) connections: Rc<Gate>,
-    /// How TLS is originated with it, if it is outside of the mesh.
+    /// How the proxy uses TLS on connections to this endpoint, if it is outside of the mesh.
     pub(crate) outside: Option<Rc<Outside>>,
-    /// The address of the service, if the endpoint is a waypoint of it.
+    /// The address of the service, if this endpoint is a waypoint of the service.
     pub(crate) behind: Option<SocketAddr>,
     edge: OnceCell<Rc<Edge>>,
     labels: EdgeLabels,
 }
 
-/// An endpoint keeps its pool and its history while these fields stay the same.
+/// After an update, an endpoint keeps its pool and its history if its old and its new value are equal by these fields.
 impl PartialEq for Remote {
     fn eq(&self, other: &Self) -> bool {
         let same_tls = match (&self.outside, &other.outside) {
@@ -133,14 +133,14 @@ impl ServiceLabels {
         Self { service: Arc::clone(&name.name), namespace: Arc::clone(&name.namespace) }
     }
 
-    /// For a workload that was dialled by its address.
+    /// The labels for a workload that was dialled by its own address.
     pub(crate) fn none() -> Self {
         Self { service: "".into(), namespace: "".into() }
     }
 }
 
 impl Backends {
-    /// `dialled`: the dialled address, or a stand-in if all requests go to one service.
+    /// `dialled` is the dialled address, or a stand-in if all requests go to one service.
     pub(crate) fn new(shared: Rc<Worker>, labels: ServiceLabels, dialled: SocketAddr) -> Self {
         let none = Traffic::default();
         let requests = RequestPolicy::new(&none, None, &shared.limits);
@@ -172,7 +172,7 @@ impl Backends {
         }
     }
 
-    /// Takes the state of endpoints outside of the mesh. To be called before the endpoints are updated.
+    /// Sets how endpoints outside of the mesh are reached. Must be called before the endpoints are updated.
     pub(crate) fn update_external(
         &self,
         external: Option<&ExternalEndpoints>,
@@ -186,19 +186,20 @@ impl Backends {
         }
     }
 
-    /// Takes the address of the service. To be called before the endpoints are updated.
+    /// Sets the address of the service. Must be called before the endpoints are updated.
     pub(crate) fn update_own(&self, own: Option<SocketAddr>) {
         self.own.set(own);
     }
 
-    /// Whether TLS is originated with endpoints that have no identity.
+    /// Whether the proxy uses TLS on connections to endpoints that have no identity.
     pub(crate) fn originates_tls(&self) -> bool {
         self.outside.borrow().is_some()
     }
 
     /// Why no endpoint could be picked, for `leno-error` and metrics.
     pub(crate) fn cause(&self, reason: NoPick) -> &'static str {
-        // The cause of a failure explains more than that all endpoints were tried or failed just now.
+        // The cause of a failed connection explains more than that all endpoints were tried, or that all have just
+        // failed.
         let outside = match reason {
             NoPick::Empty => self.unresolved.get(),
             NoPick::Excluded | NoPick::Failfast => self.failure.get(),
@@ -207,14 +208,15 @@ impl Backends {
         outside.unwrap_or_else(|| cause(reason))
     }
 
-    /// Records the last endpoint whose application was not reached, which [`cause`](Self::cause) does not name.
+    /// Records the last endpoint whose application was not reached. The result of [`cause`](Self::cause) does not name
+    /// it.
     pub(crate) fn note_unreached(&self, remote: &Remote, cause: &'static str) {
         let workload = remote.endpoint.workload.clone();
         let unreached = UnreachedEndpoint { cause, workload, address: remote.address };
         self.unreached.replace(Some(unreached));
     }
 
-    /// The last endpoint that was not reached, if that is why none could be picked.
+    /// The last endpoint that was not reached, if no endpoint could be picked for this reason.
     pub(crate) fn unreached(&self, reason: NoPick) -> Option<UnreachedEndpoint> {
         let tells = matches!(reason, NoPick::Excluded | NoPick::Failfast);
         let plain = self.cause(reason) == cause(reason);
@@ -227,7 +229,7 @@ impl Backends {
         self.failure.set(failure.filter(tells));
     }
 
-    /// Takes the current endpoints from discovery. Endpoints that stay keep their pools and estimates.
+    /// Applies the current endpoints from discovery. Endpoints that remain keep their pools and estimates.
     pub(crate) fn update(
         &self,
         protocol: Protocol,
@@ -256,15 +258,15 @@ impl Backends {
         self.balancer.borrow_mut().update_with(leno_transport::now(), remotes);
     }
 
-    /// Takes the current routes of a port from discovery. Requests under way keep the routes with which they began.
-    /// `is_stale`: the policies of routes have changed.
+    /// Applies the current routes of a port from discovery. Requests in progress keep the routes with which they began.
+    /// `is_stale` says that the policies of routes have changed.
     pub(crate) fn update_routes(&self, service: &Service, port: u16, is_stale: bool) {
         let same = match &*self.routed.borrow() {
             Some(routed) => Arc::ptr_eq(routed, &service.routes) || *routed == service.routes,
             None => service.routes.is_empty(),
         };
         if !same || is_stale && !service.routes.is_empty() {
-            // The new ones are made first, so that targets that stay keep their pools.
+            // The new routes are made before the old ones are dropped, so that targets that remain keep their pools.
             let streams = Streams::new(&self.shared, service, port);
             let before = self.routes();
             let routes = Routes::new(&self.shared, (service, port), before.as_deref());
@@ -274,7 +276,7 @@ impl Backends {
         }
     }
 
-    /// Takes the current policies of a port from discovery. Requests under way keep the policies with which they
+    /// Applies the current policies of a port from discovery. Requests in progress keep the policies with which they
     /// began. Returns whether the policies changed.
     pub(crate) fn update_traffic(&self, traffic: &Arc<[Arc<Traffic>]>, port: u16) -> bool {
         let same = |known: &Arc<[Arc<Traffic>]>| Arc::ptr_eq(known, traffic) || known == traffic;
@@ -299,7 +301,7 @@ impl Backends {
         true
     }
 
-    /// The routes that requests follow; `None` if no route attaches.
+    /// The routes that requests follow; `None` if no route attaches to the service.
     pub(crate) fn routes(&self) -> Option<Rc<Routes>> {
         self.routes.borrow().clone()
     }
@@ -317,17 +319,17 @@ impl Backends {
         self.declared.get()
     }
 
-    /// Whether a server here was seen to send before its client.
+    /// Whether a server of this destination has sent bytes before its client did.
     pub(crate) fn server_speaks_first(&self) -> bool {
         self.server_first.get()
     }
 
-    /// Records which side sent first, so that the next connection does not wait for the client.
+    /// Records whether the server sent first, so that the next connection does not wait for the client.
     pub(crate) fn learn(&self, server_first: bool) {
         self.server_first.set(server_first);
     }
 
-    /// Picks an endpoint that is not in `tried`. Does not wait: the error says why there is none.
+    /// Picks an endpoint that is not in `tried`. Does not wait: if there is none, the error says why.
     pub(crate) fn pick(&self, tried: &[SocketAddr]) -> Result<Pick<Remote>, NoPick> {
         self.pick_for(self.endpoints.borrow().wanted_of_stream(), tried)
     }
@@ -344,8 +346,8 @@ impl Backends {
         picked
     }
 
-    /// Closes a connection that no request uses, to make room for one to another endpoint. Returns whether there was
-    /// one.
+    /// Closes a connection that no request uses, to make room for a connection to another endpoint. Returns whether
+    /// there was one.
     pub(crate) fn close_idle(&self) -> bool {
         let balancer = self.balancer.borrow();
         balancer.endpoints().any(|(remote, _)| remote.pool.take().is_some())
@@ -364,7 +366,7 @@ impl Backends {
         without.map(|(remote, _)| remote.address).collect()
     }
 
-    /// The policy of requests that the application sends here.
+    /// The policy for requests that the application sends to this destination.
     pub(crate) fn requests(&self) -> Rc<RequestPolicy> {
         Rc::clone(&self.requests.borrow())
     }
@@ -387,7 +389,7 @@ impl Backends {
         !routed && self.balancer.borrow().is_empty()
     }
 
-    /// Counts failures before an endpoint was chosen.
+    /// Counts requests that failed before an endpoint was chosen.
     pub(crate) fn nobody(&self) -> &Edge {
         self.nobody.get_or_init(|| self.shared.registry.edge(&self.edge_labels(None)))
     }
@@ -410,7 +412,7 @@ impl Backends {
     }
 
     fn remote(&self, endpoint: &Endpoint, address: SocketAddr) -> Remote {
-        // Requests of a workload to itself go to its application without a proxy in between.
+        // Requests of a workload to itself go directly to its application, without a proxy in between.
         let own = self.shared.local.is_local(address.ip());
         let mut endpoint = endpoint.clone();
         if self.shared.is_leaving.get() {
@@ -452,7 +454,7 @@ impl Backends {
 }
 
 impl Remote {
-    /// The labels of its edge.
+    /// The labels of the edge to this endpoint.
     pub(crate) fn labels(&self) -> &EdgeLabels {
         &self.labels
     }
@@ -463,7 +465,7 @@ impl Remote {
     }
 }
 
-/// Why no endpoint could be picked, if every endpoint has an address.
+/// The cause if no endpoint could be picked, and every endpoint has an address.
 pub(crate) const fn cause(reason: NoPick) -> &'static str {
     match reason {
         NoPick::Empty => "no-endpoints",

@@ -1,4 +1,4 @@
-//! Tests that the guide explains every cause that this crate defines.
+//! Checks that the guide explains every cause that this crate defines.
 
 use leno_balance::NoPick;
 

@@ -1,4 +1,4 @@
-//! Opens connections to endpoints, with or without a proxy in front of them.
+//! Opens connections to endpoints, whether or not they have a proxy in front of them.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use crate::backends::Remote;
 use crate::external::{Outside, UNREACHABLE, with_remedy};
 use crate::hbone::TunnelError;
 
-/// Cause in `leno-error` and metrics: the server's proxy refused this proxy's certificate. The client's side of a
-/// handshake ends before the server has checked the certificate, so the refusal arrives with the first read.
+/// The cause, for `leno-error` and metrics, if the server's proxy refused this proxy's certificate. The client's side
+/// of a handshake ends before the server has checked the certificate, so the refusal arrives with the first read.
 pub(crate) const REFUSED_BY_SERVER: &str = "refused-by-server";
 
-/// Cause: no connection to the endpoint, for a reason without a cause of its own.
+/// The cause if there is no connection to the endpoint, for a reason without a cause of its own.
 pub(crate) const CONNECT_FAILED: &str = "connect-failed";
 
-/// Cause: no connection in time.
+/// The cause if there is no connection in time.
 pub(crate) const CONNECT_TIMEOUT_CAUSE: &str = "connect-timeout";
 
-/// Cause: the endpoint is a listener of this proxy. [`leno_http`] has the same cause for requests that come back.
+/// The cause if the endpoint is a listener of this proxy. [`leno_http`] has the same cause for requests that come back.
 pub(crate) const LOOP: &str = "loop";
 
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
@@ -51,7 +51,7 @@ pub(crate) enum OpenError {
 }
 
 impl OpenError {
-    /// For `leno-error` and metrics.
+    /// The cause for `leno-error` and metrics.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Connect(ConnectError::Refused(_)) => "connect-refused",
@@ -71,29 +71,29 @@ impl OpenError {
 }
 
 impl OpenError {
-    /// Whether policies of the server deny the connection, which is not a fault of the endpoint.
+    /// Whether policies of the server deny the connection, which is not the endpoint's fault.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self, Self::Tunnel(_, error) if error.is_denied())
     }
 }
 
-/// Whether another proxy of this mesh is in front of an endpoint. A proxy that accepts HBONE does not count: it
-/// relays bytes, and the server behind it is treated as an unmeshed one.
+/// Whether another proxy of this mesh is in front of an endpoint. A proxy that accepts HBONE does not count as such: it
+/// only relays bytes, so the server behind it is treated like a server without a proxy.
 pub(crate) fn is_mesh(shared: &Worker, remote: &Remote) -> bool {
     let Endpoint { identity, wire, .. } = &remote.endpoint;
     identity.is_some() && *wire == WireForm::Leno && !shared.local.is_local(remote.address.ip())
 }
 
-/// Whether an endpoint is this workload itself. An endpoint outside of the mesh is not, even if its name resolves to
-/// a local address: DNS is not trusted, and the endpoint has to prove its name.
+/// Whether an endpoint is this workload itself. An endpoint outside of the mesh never is, even if its name resolves to
+/// a local address: DNS is not trusted, and the endpoint must prove its name.
 pub(crate) fn is_own(shared: &Worker, remote: &Remote) -> bool {
     remote.outside.is_none() && shared.local.is_local(remote.address.ip())
 }
 
-/// Opens a connection to an endpoint: mTLS if it has an identity, plaintext if it has none or is this workload
-/// itself. Connections from the proxy to its own workload would not pass the inbound side.
+/// Opens a connection to an endpoint: with mTLS if it has an identity, in plaintext if it has none or is this workload
+/// itself. Connections from the proxy to its own workload do not pass the inbound side.
 ///
-/// `own_tls`: the client has begun TLS itself, with the server.
+/// `own_tls` says that the client itself has begun TLS with the server.
 pub(crate) async fn open(
     shared: &Worker,
     remote: &Remote,
@@ -140,12 +140,12 @@ pub(crate) async fn open(
 }
 
 /// The target of a tunnel to an endpoint, and the identity of its proxy; `None` if no tunnel is needed. The error is
-/// the address of a waypoint if the service has no address that could be requested from it.
+/// the address of a waypoint, if the service has no address that could be requested from the waypoint.
 fn tunnel(remote: &Remote) -> Result<Option<(SocketAddr, &Identity)>, SocketAddr> {
     let address = remote.address;
     match &remote.endpoint {
         Endpoint { wire: WireForm::Leno, .. } => Ok(None),
-        // A waypoint without an identity, as while the mesh is being removed, cannot be used.
+        // A waypoint without an identity cannot be used. It has none while the mesh is being removed.
         Endpoint { identity: None, wire: WireForm::Waypoint, .. } => Err(address),
         Endpoint { identity: None, .. } => Ok(None),
         Endpoint { identity: Some(identity), wire: WireForm::Hbone, .. } => {
@@ -183,7 +183,8 @@ async fn originate(
     }
 }
 
-/// Connects to the application of this workload, at the dialled address or, if it listens only on loopback, there.
+/// Connects to the application of this workload: at the dialled address, or on loopback if the application listens only
+/// there.
 pub(crate) async fn to_own_application(address: SocketAddr) -> Result<TcpStream, ConnectError> {
     let mut refused = None;
     for candidate in own_addresses(address) {

@@ -1,7 +1,7 @@
-//! Where flows of datagrams go that the workload begins.
+//! Decides where the datagrams that the workload sends go.
 //!
-//! Each flow is routed once. Datagrams to a workload that has a proxy go through the mesh or not at all. Addresses
-//! outside of the mesh, and workloads without a proxy, get them in plaintext, as they get connections.
+//! There is one decision for each flow. Datagrams to a workload that has a proxy go through the mesh or not at all.
+//! Datagrams to other workloads and to addresses outside of the mesh are sent in plaintext, as connections to them are.
 
 use std::net::SocketAddr;
 
@@ -24,21 +24,21 @@ pub enum DatagramRoute {
     },
     /// To an address without a proxy, in plaintext.
     Outside(SocketAddr),
-    /// Nowhere, for this cause.
+    /// Nowhere. The text is the cause.
     Refused(&'static str),
 }
 
-/// Discovery has not answered, and the address may be in the mesh.
+/// The cause if discovery has not answered, and the address may be in the mesh.
 const NOT_RESOLVED: &str = "not-resolved";
-/// The port is not declared to carry datagrams.
+/// The cause if the port is not declared to carry datagrams.
 const NOT_DECLARED: &str = "port-not-declared";
-/// The service has no endpoint now.
+/// The cause if the service has no ready endpoint.
 const NO_ENDPOINTS: &str = "no-endpoints";
-/// The server's proxy is not one of this mesh.
+/// The cause if the server's proxy is not a proxy of this mesh.
 const WIRE_FORM: &str = "wire-form";
 
 impl Outbound {
-    /// Where datagrams to this address go. Waits, within a bound, for the answer of discovery.
+    /// Where datagrams to this address go. Waits for a limited time until discovery has answered.
     pub async fn route_datagrams(&self, to: SocketAddr) -> DatagramRoute {
         let to = canonical(to);
         self.shared.local.refresh();
@@ -65,7 +65,8 @@ impl Outbound {
         }
     }
 
-    /// Whether datagrams to `to` may still take this route. Egress policy, endpoints and their proxies change.
+    /// Whether datagrams to `to` may still take this route. It may have become invalid because egress policy, endpoints
+    /// or their proxies have changed.
     #[must_use]
     pub fn still_routes_datagrams(&self, to: SocketAddr, route: &DatagramRoute) -> bool {
         let to = canonical(to);
@@ -74,7 +75,7 @@ impl Outbound {
         }
         let now = self.destinations.directory().watch(to.ip()).borrow().clone();
         match now {
-            // The previous route holds until there is an answer.
+            // The previous route stays valid until there is an answer.
             Resolution::Pending => true,
             Resolution::Unknown => self.to_unknown(to) == *route,
             Resolution::Workload(workload) => self.to_workload(&workload, to) == *route,

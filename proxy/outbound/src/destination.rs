@@ -1,4 +1,4 @@
-//! Resolves an address that the application dialled.
+//! Finds out what is at an address that the application dialled.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,21 +16,21 @@ use crate::Worker;
 use crate::backends::{Backends, ServiceLabels};
 use crate::external::Resolved;
 
-/// Longest wait for discovery's first answer about an address. After it, an address that may be in the mesh is
-/// refused, and any other is dialled directly. A control plane answers within milliseconds.
+/// How long to wait for discovery's first answer about an address. After this time, an address that may be in the mesh
+/// is refused, and the proxy connects directly to any other address. A control plane answers within milliseconds.
 pub(crate) const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for the first endpoint of a service that has none. Discovery reports an endpoint that has just become
-/// ready within this time, and it bridges a restart of the only instance.
+/// How long to wait for the first endpoint of a service that has none. Discovery reports an endpoint that has just
+/// become ready within this time, so requests survive a restart of the only instance.
 const EMPTY_WAIT: Duration = Duration::from_secs(1);
-/// Longest wait for the first addresses of a name. A near resolver answers at once; a silent one is replaced by the
-/// next one after two seconds.
+/// How long to wait for the first addresses of a name. A near resolver answers at once; if it is silent, the next one
+/// is asked after two seconds.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
-/// Most destinations that one worker keeps. Above it, the ones that have been idle longest are dropped.
+/// How many destinations one worker keeps. If there are more, those that have been idle longest are dropped.
 const MAX_DESTINATIONS: usize = 4096;
 /// How long an unused destination is kept.
 const DESTINATION_IDLE: Duration = Duration::from_secs(300);
 
-/// The destinations of one worker, by the address dialled.
+/// The destinations of one worker, by the address that was dialled.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     directory: Directory,
@@ -46,10 +46,10 @@ pub(crate) struct Destination {
     resolution: RefCell<watch::Receiver<Resolution>>,
     route: RefCell<Option<Route>>,
     used_at: Cell<Instant>,
-    /// The DNS names among its endpoints.
+    /// The DNS names among the destination's endpoints.
     resolved: RefCell<Resolved>,
-    /// Requests here have already followed routes. The backends of a route are endpoints of their services; the
-    /// routes of those services do not apply (GEP-1294, "Multiple routes for a Service").
+    /// Whether requests to this destination have already followed routes. The backends of a route are endpoints of
+    /// their services; the routes of those services do not apply (GEP-1294, "Multiple routes for a Service").
     routed: bool,
     /// The value of [`Worker::moved`] when the route was made.
     moved: Cell<u64>,
@@ -64,14 +64,15 @@ pub(crate) enum Route {
     Own,
     /// To the endpoints of a service, or to one workload.
     Backends(Rc<Backends>),
-    /// A service that has no such port.
+    /// To nothing: the service has no such port.
     NoSuchPort,
-    /// Discovery has not answered yet, and the address may be in the mesh, so it is not dialled in plaintext.
+    /// To nothing: discovery has not answered yet, and the address may be in the mesh, so the proxy does not connect to
+    /// it in plaintext.
     Unresolved,
 }
 
 impl Route {
-    /// Whether it is a service without any endpoint.
+    /// Whether the route leads to a service without any endpoint.
     fn is_empty(&self) -> bool {
         matches!(self, Self::Backends(backends) if backends.is_empty())
     }
@@ -114,8 +115,8 @@ impl Destinations {
 }
 
 /// Whether an address is of the kind that services and workloads have: private (RFC 1918, RFC 6598, RFC 4193) or
-/// link-local. Other addresses are dialled directly while the control plane is away, since no mesh service is there
-/// that this would bypass.
+/// link-local. Other addresses are dialled directly while the control plane is away, because no service of the mesh has
+/// such an address.
 pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -126,8 +127,9 @@ pub(crate) fn may_be_meshed(ip: IpAddr) -> bool {
     }
 }
 
-/// Drops a quarter of the destinations that no connection uses, so that one search for the oldest serves many
-/// insertions. Destinations in use keep their pools and estimates; the bound on connections also limits their number.
+/// Drops a quarter of the destinations that no connection uses, so that many insertions need only one search for the
+/// oldest destinations. Destinations in use keep their pools and estimates; their number is limited by the number of
+/// connections.
 fn forget_longest_idle(known: &mut HashMap<SocketAddr, Rc<Destination>>) {
     let is_idle = |one: &Rc<Destination>| Rc::strong_count(one) == 1;
     let idle = known.values().filter(|one| is_idle(one));
@@ -159,7 +161,7 @@ impl Destination {
         }
     }
 
-    /// The destination of a route's backend: a port of a service, which does not stand for an address.
+    /// The destination for a route's backend, which is a port of a service and does not stand for an address.
     pub(crate) fn of_route(
         port: u16,
         resolution: watch::Receiver<Resolution>,
@@ -174,7 +176,7 @@ impl Destination {
         self.original
     }
 
-    /// Where connections go now. Waits, within bounds, for the first answer of discovery and for a service to have an
+    /// Where connections go now. Waits for limited times until discovery has answered and until a service has an
     /// endpoint.
     pub(crate) async fn route(&self) -> Route {
         let pending = matches!(*self.resolution.borrow().borrow(), Resolution::Pending);
@@ -188,7 +190,7 @@ impl Destination {
         self.route_with_endpoints().await
     }
 
-    /// Where connections go now. Waits, within a bound, for a service to have an endpoint.
+    /// Where connections go now. Waits for a limited time until a service has an endpoint.
     pub(crate) async fn route_with_endpoints(&self) -> Route {
         let route = self.route_now();
         if !route.is_empty() {
@@ -212,12 +214,12 @@ impl Destination {
             true => NAMES_WAIT,
             false => EMPTY_WAIT,
         };
-        // Without an endpoint, the caller reports that there is none.
+        // If there is still no endpoint, the caller reports that.
         let _still_empty = tokio::time::timeout(wait, filled).await;
         self.route_now()
     }
 
-    /// Waits until a destination that was a service or workload of the mesh no longer is one.
+    /// Waits until the destination, which was a service or workload of the mesh, is no longer one.
     pub(crate) async fn gone(&self) {
         let mut resolution = self.resolution.borrow().clone();
         let mut was_there = false;
@@ -234,7 +236,8 @@ impl Destination {
         }
     }
 
-    /// Where connections go now, by the last answer of discovery. Only compares versions while nothing changes.
+    /// Where connections go now, according to the last answer of discovery. As long as nothing changes, this only
+    /// compares versions.
     pub(crate) fn route_now(&self) -> Route {
         let mut resolution = self.resolution.borrow_mut();
         let mut route = self.route.borrow_mut();
@@ -251,7 +254,7 @@ impl Destination {
         self.moved.set(self.shared.moved.get());
         let now = resolution.borrow_and_update().clone();
         let new = self.make_route(route.take(), &now);
-        // A route for a pending answer must not be cached as the answer.
+        // A route that was made while there was no answer must not be stored for the answer.
         if !matches!(now, Resolution::Pending) {
             *route = Some(new.clone());
         }
@@ -264,7 +267,7 @@ impl Destination {
         }
     }
 
-    /// Keeps the backends of the previous route, so that pools and estimates outlive an update.
+    /// Makes the route. Keeps the backends of the previous route, so that pools and estimates survive an update.
     fn make_route(&self, before: Option<Route>, now: &Resolution) -> Route {
         let labels;
         let protocol;
@@ -315,8 +318,8 @@ impl Destination {
         Route::Backends(backends)
     }
 
-    /// The address of a service, for requests to its waypoint: the dialled address, or one of the service's addresses
-    /// if a route or the configuration names the service.
+    /// The address of a service for requests to its waypoint. It is the dialled address; if a route or the
+    /// configuration names the service, it is one of the service's addresses.
     fn address_of(&self, now: &Resolution) -> Option<SocketAddr> {
         let Resolution::Service(service) = now else { return None };
         if !self.is_fixed() {
@@ -325,14 +328,14 @@ impl Destination {
         service.vips.first().map(|ip| SocketAddr::new(*ip, self.original.port()))
     }
 
-    /// Whether this proxy is the waypoint of the service at this destination.
+    /// Whether this proxy is a waypoint of the service at this destination.
     pub(crate) fn is_of_waypoint(&self) -> bool {
         let resolution = self.resolution.borrow();
         let now = resolution.borrow();
         matches!(&*now, Resolution::Service(service) if service.waypoint.is_some())
     }
 
-    /// Whether the destination comes from a route or the configuration, and so stands for no address.
+    /// Whether the destination is named by a route or the configuration, so that no address was dialled.
     fn is_fixed(&self) -> bool {
         self.original.ip().is_unspecified()
     }
@@ -426,7 +429,7 @@ mod tests {
         assert!(matches!(route("10.96.0.10:80").await, Route::Unresolved));
         assert!(matches!(route("[fd00::10]:80").await, Route::Unresolved));
         assert!(matches!(route("192.0.2.1:443").await, Route::Direct));
-        // An address that discovery reports as unknown to the mesh is dialled directly.
+        // If discovery says that the mesh does not know an address, it is dialled directly.
         let outbound = crate::tests::outbound(Directory::fixed(|_| Resolution::Unknown));
         let known = outbound.destinations.get("10.96.0.10:80".parse().unwrap()).route().await;
         assert!(matches!(known, Route::Direct));

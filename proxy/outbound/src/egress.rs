@@ -27,11 +27,11 @@ use crate::opaque::unserved;
 use crate::request::Request;
 use crate::routes::MeshAnswer;
 
-/// For `leno-error`, metrics and the access log.
+/// The cause for `leno-error`, metrics and the access log.
 pub(crate) const DENIED: &str = "egress-denied";
 
-/// DNS over TCP always passes: a long answer must not fail where a short one over UDP succeeds. Every workload needs
-/// DNS before it can name another destination.
+/// The port of DNS. DNS over TCP always passes, because a long answer must not fail where a short answer over UDP
+/// succeeds, and because every workload needs DNS before it can name another destination.
 const DNS: u16 = 53;
 
 /// The workload's egress policy from the control plane.
@@ -91,7 +91,7 @@ pub(crate) fn unrouted<R: Request>(
 ) -> MeshAnswer {
     let head = request.view();
     let version = head.version().as_str();
-    // The path alone would not name the server.
+    // The path alone would not say which server was requested.
     let target = match head.target().starts_with(b"/") {
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
@@ -121,8 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// What a workload whose egress is denied receives from an address outside of the mesh, and what is counted and
-    /// logged.
+    /// The bytes that a workload receives from an address outside of the mesh while its egress is denied, and the
+    /// resulting counts and log lines.
     struct Heard {
         said: std::io::Result<String>,
         metrics: String,
@@ -151,7 +151,7 @@ mod tests {
         };
         let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server.into()));
         let metrics = leno_telemetry::render(&outbound.shared.registry.snapshot(), &[], false);
-        // Drops the last users of the log, so that its thread ends.
+        // This drops the last users of the log, so that its thread ends.
         drop((destination, outbound));
         writing.join().unwrap().unwrap();
         let mut log = String::new();
@@ -169,7 +169,7 @@ mod tests {
         assert!(said.contains(cause), "{said}");
         assert!(metrics.contains("cause=\"egress-denied\"} 1"), "{metrics}");
         assert!(metrics.contains("status=\"403\""), "{metrics}");
-        // The path alone would not name the server.
+        // The path alone would not say which server was requested.
         assert!(log.contains(" target=http://example.com/x "), "{log}");
         assert!(log.contains(" status=403 ") && log.contains(" error=egress-denied"), "{log}");
         let Heard { said, metrics, log } = hears(b"\0\x01opaque").await;
@@ -179,7 +179,7 @@ mod tests {
         assert!(log.contains(" error=egress-denied") && !log.contains("server_name"), "{log}");
     }
 
-    /// The log names the host from the application's own TLS.
+    /// The log has the host that the application's own TLS names.
     #[tokio::test]
     async fn connections_of_tls_are_refused_by_name() {
         let name = b"\0\0\0\x0e\0\x0c\0\0\x09db.sample";
@@ -191,7 +191,7 @@ mod tests {
         assert!(log.contains(" protocol=TLS ") && log.contains(" server_name=db.sample "), "{log}");
     }
 
-    /// A client that waits for the server to send first is refused after a second.
+    /// A client that waits until the server sends first is refused after a second.
     #[tokio::test(start_paused = true)]
     async fn silent_clients_are_refused_soon() {
         let began = tokio::time::Instant::now();

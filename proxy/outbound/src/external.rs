@@ -1,4 +1,4 @@
-//! Endpoints outside of the mesh: their addresses, and TLS with them.
+//! Endpoints outside of the mesh: their addresses, and the TLS that the proxy uses on connections to them.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 pub(crate) struct Resolved(Vec<(NamedEndpoint, watch::Receiver<NameState>)>);
 
 impl Resolved {
-    /// Watches these names and no others.
+    /// From now on watches these names, and no others.
     pub(crate) fn update(&mut self, names: &Names, wanted: &[NamedEndpoint]) {
         let same = self.0.len() == wanted.len()
             && self.0.iter().zip(wanted).all(|((known, _), wanted)| known == wanted);
@@ -34,7 +34,7 @@ impl Resolved {
         self.0.iter().any(|(_, found)| matches!(*found.borrow(), NameState::Pending))
     }
 
-    /// The cause of a failure, if one of the names has no address.
+    /// The reason for which requests fail if one of the names has no address; `None` if all names have addresses.
     pub(crate) fn nothing(&self) -> Option<&'static str> {
         self.0.iter().find_map(|(_, found)| match &*found.borrow() {
             NameState::Nothing(_) => Some(UNRESOLVED),
@@ -42,8 +42,8 @@ impl Resolved {
         })
     }
 
-    /// The endpoints in `known`, and one for each address of each name. If a name has addresses of the family of
-    /// `like`, its other addresses are left out.
+    /// The endpoints in `known`, and one more endpoint for each address of each name. If a name has addresses of the
+    /// same family as `like`, its other addresses are left out.
     pub(crate) fn endpoints(&mut self, known: &[Endpoint], like: IpAddr) -> Arc<[Endpoint]> {
         let mut all = known.to_vec();
         for (name, found) in &mut self.0 {
@@ -65,17 +65,17 @@ impl Resolved {
     }
 }
 
-/// For `leno-error` and metrics: none of the names has an address.
+/// The cause, for `leno-error` and metrics, if none of the names has an address.
 pub(crate) const UNRESOLVED: &str = "external-unresolved";
 
-/// Cause in `leno-error` and metrics: no network route leads to the endpoint.
+/// The cause, for `leno-error` and metrics, if there is no network route to the endpoint.
 pub(crate) const UNREACHABLE: &str = "connect-unreachable";
 
-/// How TLS is originated with endpoints that have no identity.
+/// How the proxy uses TLS on connections to endpoints that have no identity.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) how: Origination,
-    /// Created once, so that sessions are resumed.
+    /// Makes the TLS connections. It is created only once, so that sessions can be resumed.
     pub(crate) originator: Result<Originator, OriginationError>,
 }
 
@@ -89,7 +89,8 @@ impl Outside {
     }
 }
 
-/// A cause with its remedy, for the `leno-error` header: its reader may see nothing else of the mesh.
+/// A cause with advice on how to remove it, for the `leno-error` header. Who reads the header may have no other
+/// information about the mesh.
 pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
     match cause.as_bytes() {
         b"external-unresolved" => {

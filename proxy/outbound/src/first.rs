@@ -1,9 +1,9 @@
-//! Connections whose protocol is decided on the first bytes: HTTP/1, HTTP/2, or anything else.
+//! Serves connections whose protocol is detected from the first bytes: HTTP/1, HTTP/2, or anything else.
 //!
-//! The proxy waits only briefly for the client ([`Waits::OUTBOUND`]). Then it opens a connection to an endpoint as
-//! well, and the side that sends first decides. A server that sends first is therefore delayed by that wait at most,
-//! and only once: later connections to its service are opened at once. An HTTP/2 server that sends its settings at
-//! once does not count as a server that sends first.
+//! The proxy waits for the client only for a short time ([`Waits::OUTBOUND`]). Then it also opens a connection to an
+//! endpoint, and the side that sends first decides. So a server that sends first is delayed by at most this wait, and
+//! only once: for later connections to its service, the proxy connects at once. An HTTP/2 server that sends its
+//! settings at once does not count as a server that sends first.
 
 use std::io;
 use std::rc::Rc;
@@ -54,8 +54,8 @@ pub(crate) async fn serve(
     }
 }
 
-/// Relays to a service outside of the mesh as opaque bytes. The proxy originates TLS, unless the client begins TLS
-/// itself.
+/// Relays opaque bytes to a service outside of the mesh. The proxy uses TLS to the service, unless the client itself
+/// begins TLS.
 pub(crate) async fn serve_outside(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -71,7 +71,7 @@ pub(crate) async fn serve_outside(
     }
 }
 
-/// Whether a client begins TLS itself; `None` if it is silent, perhaps because the server sends first, inside TLS.
+/// Whether a client itself begins TLS; `None` if it is silent, perhaps because the server sends first inside TLS.
 pub(crate) async fn own_tls(
     shared: &Worker,
     client: &mut Peeked<TcpStream>,
@@ -84,7 +84,7 @@ pub(crate) async fn own_tls(
     })
 }
 
-/// Serves a port that declares HTTP, whose clients send first. Both versions are served, because a server may accept
+/// Serves a port that declares HTTP, on which clients send first. Both versions are served, because a server may accept
 /// both on one port.
 pub(crate) async fn serve_http(
     shared: &Rc<Worker>,
@@ -111,7 +111,7 @@ async fn serve_version(
     client: Peeked<TcpStream>,
 ) {
     match version {
-        // Boxed, so that idle HTTP/1 connections need no room for it.
+        // This is boxed, so that idle HTTP/1 connections need no memory for it.
         Verdict::Http2 => Box::pin(http::serve_http2(shared, destination, client)).await,
         _ => http::serve_http1(shared, destination, client).await,
     }
@@ -124,8 +124,8 @@ fn count_version(shared: &Worker, version: &Verdict) {
     });
 }
 
-/// Serves a client that has sent something, or closed. If it does not use HTTP, it is relayed over `opened`, if there
-/// is such a connection.
+/// Serves a client that has sent bytes, or has ended its stream. If the client does not use HTTP, it is relayed over
+/// `opened`, or over a new connection if `opened` is `None`.
 async fn follow(
     shared: &Rc<Worker>,
     (destination, backends): (&Rc<Destination>, &Rc<Backends>),
@@ -139,7 +139,8 @@ async fn follow(
             return serve_version(shared, destination, &version, client).await;
         }
         Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
-        // An undecided connection is relayed as bytes: the server's own proxy enforces its policies.
+        // A connection whose protocol is still unknown is relayed as bytes; the server's own proxy enforces its
+        // policies.
         Ok(_) => {
             shared.registry.count(Counter::OutboundDetectedOpaque);
             OwnTls::default()
@@ -163,7 +164,7 @@ async fn follow(
     attempts.relay(opened, client, tls).await;
 }
 
-/// Resets a client whose connection broke before its protocol was known.
+/// Resets the connection of a client that broke before its protocol was known.
 pub(crate) fn broke_off(client: Peeked<TcpStream>, error: &io::Error) {
     tracing::debug!(%error, "a client's connection broke");
     client.reset();
@@ -177,7 +178,7 @@ pub(crate) fn note_tls(shared: &Worker, hello: Option<ClientHello>) -> OwnTls {
     tls
 }
 
-/// Opens a connection while the client is silent, and waits for the side that sends first.
+/// Opens a connection while the client is silent, and waits until one side sends.
 async fn race(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,
@@ -201,7 +202,7 @@ async fn race(
                 let opening = Opening { speaker, bytes, ended: n == 0, elapsed };
                 if judge(Protocol::Detect, &Waits::OUTBOUND, opening) == Verdict::Http2 {
                     backends.learn(false);
-                    // Frees the connection's place among those of the service at once.
+                    // The connection should no longer count among those of the service.
                     opened.reset();
                     return serve_http(shared, destination, Protocol::Http2, client).await;
                 }
@@ -214,9 +215,9 @@ async fn race(
                 shared.registry.count(Counter::OutboundDetectedServerFirst);
                 return opened.relay(attempts, client).await;
             }
-            // The endpoint has received nothing, so another endpoint may take its place.
+            // The endpoint has received nothing, so another endpoint can be used instead.
             Some((Speaker::Server, Err(error))) => attempts.give_up(&opened, &error),
-            // The client's connection broke, or both sides were silent for as long as an idle relay may be.
+            // The client's connection broke, or both sides were silent for as long as an idle relay may last.
             Some((Speaker::Client, Err(_))) | None => {
                 opened.reset();
                 return client.reset();

@@ -36,27 +36,27 @@ use crate::streams::BACKEND_GONE;
 use crate::tries::{TRIES, Unreached};
 use sending::{Sending, Told};
 
-/// Value of `leno-error` from the server's proxy if the application cannot be connected to: the request never reached
-/// it.
+/// The value of `leno-error` from the server's proxy if it cannot connect to the application, so that the request never
+/// reached the application.
 const UNREACHABLE: &str = "application-unreachable";
 
-/// Value of `leno-error` from the server's proxy if a policy denies the request. Also counted on the client's edge,
-/// the only one that has the client's workload.
+/// The value of `leno-error` from the server's proxy if a policy denies the request. The denial is also counted for the
+/// client's edge, because only that edge names the client's workload.
 const DENIED: &str = "authorization-denied";
 
-/// The gRPC status UNAVAILABLE, which a gRPC client gets for such an error.
+/// The gRPC status UNAVAILABLE, which a gRPC client gets if a proxy cannot reach the application.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
 
-/// Value of `leno-error` if the called destination no longer exists.
+/// The value of `leno-error` if the called destination no longer exists.
 pub(crate) const DESTINATION_GONE: &str = "destination-gone";
 
-/// Value of `leno-error` if no response began within the time that policy allows; defined by [`leno_http`].
+/// The value of `leno-error` if no response began within the time that policy allows. [`leno_http`] defines it.
 pub(crate) const RESPONSE_TIMEOUT: &str = "response-timeout";
 
-/// Value of `leno-error` if a fault of policy answers a request.
+/// The value of `leno-error` if a request is answered by a fault that policy injects.
 pub(crate) const FAULT_ABORT: &str = "fault-abort";
 
-/// Value of `leno-error` if as many requests are under way and waiting as policy allows.
+/// The value of `leno-error` if as many requests are in progress and waiting as policy allows.
 pub(crate) const OVERLOADED: &str = "overloaded";
 
 /// The gRPC status DEADLINE_EXCEEDED.
@@ -64,24 +64,24 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
 type Tried = SmallVec<[SocketAddr; TRIES]>;
 
-/// What became of a request. The caller completes the response to the client.
+/// The outcome of forwarding a request. The caller completes the response to the client.
 pub(crate) enum Forwarded {
-    /// It was relayed.
+    /// The request was relayed.
     Done(Exchange),
-    /// No application has processed it. The status and cause for the client.
+    /// No application has processed the request. The client gets this status and cause.
     Failed(u16, &'static str),
-    /// This proxy answers it, for a route or for egress policy.
+    /// This proxy answers the request, because of a route or of egress policy.
     Answered(MeshAnswer),
 }
 
-/// One request being forwarded.
+/// One request that is being forwarded.
 struct Attempts<'a, R> {
     shared: &'a Rc<Worker>,
     backends: &'a Backends,
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
     plan: Plan,
-    /// The copies in which policy has the request sent.
+    /// The copies of the request, which policy adds if the response is late.
     hedge: Option<Hedge>,
     wanted: Affinity,
     request: &'a mut R,
@@ -90,22 +90,22 @@ struct Attempts<'a, R> {
     trace: Told<'a>,
     is_grpc: bool,
     tried: Tried,
-    /// Attempts since the last retry by policy.
+    /// The number of attempts since the last retry that policy demanded.
     tries: usize,
     unreached: Unreached,
     /// The changes that the request's route makes.
     applied: Option<&'a Applied>,
 }
 
-/// Why a request got no place among those under way.
+/// Why a request was not admitted among those in progress.
 enum NotEntered {
     /// The request is answered with this status and cause.
     Refused(u16, &'static str),
-    /// The client left while the request was queued.
+    /// The client left while the request was waiting.
     ClientGone(Failure),
 }
 
-/// Whether to try again.
+/// Whether to send the request again after an attempt.
 enum Verdict {
     Done,
     /// At once, because the request never reached an application.
@@ -139,7 +139,8 @@ pub(crate) async fn forward<R: Hedgeable>(
             );
         }
         _ => {
-            // The service may return with another address, which a client that keeps this connection never looks up.
+            // The service may return with another address, but a client that keeps this connection would never look up
+            // the address.
             let answer = MeshAnswer::error(503, DESTINATION_GONE).last();
             let answer = egress::unrouted(shared, request, answer, DESTINATION_GONE);
             return Forwarded::Answered(answer);
@@ -156,7 +157,7 @@ pub(crate) async fn forward<R: Hedgeable>(
             return answered(shared, &backends, (&begun, is_grpc), MeshAnswer::no_tunnel());
         }
         None => (backends, None, Mirrors::default()),
-        // Boxed, so that requests without routes need no room for it.
+        // This is boxed, so that requests without routes need no memory for it.
         Some(routes) => match Box::pin(follow((shared, &mut begun), &routes, request)).await {
             Ok((of_target, applied, mirrors)) => {
                 policy = applied.policy().cloned().unwrap_or(policy);
@@ -179,7 +180,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         policy: &policy,
         endpoints: &endpoints,
         plan: policy.plan(idempotent),
-        // No copies of a CONNECT: the tunnel's bytes that a copy has read would be lost with the copy.
+        // A CONNECT is not copied, because bytes of the tunnel that a copy has read would be lost with the copy.
         hedge: policy.hedge(idempotent).filter(|_| !head.is_connect()),
         wanted,
         request,
@@ -206,7 +207,7 @@ fn trace_of(begun: &Begun) -> (Option<TraceLine>, Vec<HeaderLine>) {
     (parent, HeaderLine::all(begun.trace_lines()))
 }
 
-/// Where a request's route leads, and what it changes. The error is the answer to the request.
+/// Where a request's route leads, and what it changes. The error is an answer to the request.
 async fn follow<R: Request>(
     (shared, begun): (&Rc<Worker>, &mut Begun),
     routes: &Rc<Routes>,
@@ -284,7 +285,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             };
             let forwarded = match &self.hedge {
                 None => self.attempt(pick).await,
-                // Boxed, so that requests without copies need no room for it.
+                // This is boxed, so that requests without copies need no memory for it.
                 Some(_) => Box::pin(self.race(pick)).await,
             };
             if let Some(forwarded) = forwarded {
@@ -293,7 +294,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// Waits for a place among the requests under way, until the request's deadline.
+    /// Waits until the request is admitted among those in progress, at most until its deadline.
     async fn enter(&mut self) -> Result<Option<Permit>, NotEntered> {
         let endpoints = self.endpoints;
         let mut late = pin!(self.plan.request_by().map(|by| sleep_until(by.into())));
@@ -310,8 +311,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         entered.map_err(|_| NotEntered::Refused(503, OVERLOADED))
     }
 
-    /// How long policy delays a request whose attempts have found every endpoint dead. The endpoints are tried again
-    /// afterwards.
+    /// How long policy delays a request whose attempts have found every endpoint dead. Afterwards the endpoints are
+    /// tried again.
     fn wait_for_endpoints(&mut self, reason: NoPick) -> Option<Duration> {
         if reason != NoPick::Failfast || self.plan.made() == 0 {
             return None;
@@ -338,7 +339,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         picked
     }
 
-    /// Makes one attempt. `None`: there is to be another one.
+    /// Makes one attempt. `None` means that another attempt must follow.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
         self.tries = self.tries.saturating_add(1);
         let sending = self.sending(&pick);
@@ -432,17 +433,17 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             request_by: self.plan.request_by(),
             trace: self.trace,
             mark: self.begun.mark(remote.labels(), identity),
-            // Copies of a request that are sent side by side would overwrite each other's bytes.
+            // If several copies of a request are sent at the same time, they would overwrite each other's bytes.
             copies: self.begun.copies().filter(|_| self.hedge.is_none()).cloned(),
         }
     }
 
-    /// Prepares a retry by policy at another endpoint.
+    /// Prepares a retry that policy demands, at another endpoint.
     fn begin_elsewhere(&mut self, pick: &Pick<Remote>) {
         self.retry(pick, "by policy");
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
-        // The session was on the endpoint that failed.
+        // The session was on the endpoint that has failed.
         self.wanted.session = None;
     }
 
@@ -452,7 +453,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             if self.backends.close_idle() {
                 return None;
             }
-            // Endpoints with a shared connection need no new one.
+            // An endpoint with a shared connection needs no new one, so only such endpoints may still be tried.
             self.tried.extend(self.backends.unconnected());
             if self.backends.has_others(&self.tried) {
                 return None;
@@ -482,7 +483,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Some(self.failed(pick, status, cause))
     }
 
-    /// Decides whether the request is to be sent again, and where.
+    /// Decides whether the request is sent again, and where.
     fn verdict(&mut self, pick: &Pick<Remote>, done: &Exchange, server: &Server) -> Verdict {
         let by_policy = self.plan.again();
         let Some(failure) = &done.failure else { return Verdict::Done };
@@ -496,7 +497,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
         if failure.place == Party::Client || !failure.retryable || over {
-            // Counts why policy does not retry it.
+            // This counts why policy does not retry the request.
             let _refused = self.plan.after(policy, failure);
             return Verdict::Done;
         }
@@ -510,9 +511,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             pick.connect_failed(leno_transport::now());
             return Verdict::Again { same_endpoint: false, cause: REFUSED_BY_SERVER };
         }
-        // An idle connection was closed while the request was under way, or a stream was refused.
+        // An idle connection was closed while the request was on its way, or a stream was refused.
         let unseen = matches!(failure.cause, Cause::Stale) || failure.unprocessed;
-        // If policy has retries, it decides on every request that an application may have seen.
+        // If policy has retries, it decides about every request that an application may have seen.
         let implied = || {
             let is_stale = !matches!(failure.cause, Cause::Late | Cause::Head(_));
             server.reused && self.plan.is_idempotent() && !self.plan.decides() && is_stale
@@ -553,7 +554,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
                 pick.observe(latency, now);
             }
         } else if server_failed {
-            // Otherwise an endpoint that fails at once would look like the fastest.
+            // Without this, an endpoint that fails at once would look like the fastest.
             pick.penalise(leno_transport::now());
         }
         let status = done.counted_status();
@@ -581,7 +582,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         Forwarded::Failed(status, cause)
     }
 
-    /// No endpoint could be picked. The answer names the last endpoint that was not reached.
+    /// Called when no endpoint could be picked. The answer names the last endpoint that was not reached.
     fn not_picked(&self, reason: NoPick) -> Forwarded {
         let cause = self.backends.cause(reason);
         let failed = self.nowhere(503, cause);
@@ -591,7 +592,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// The client left while no endpoint had the request.
+    /// Called when the client left while the request was not at an endpoint.
     fn left(&self, failure: Failure) -> Forwarded {
         let done = Exchange::ended(failure);
         self.nowhere(done.counted_status(), done.error().unwrap_or_default());
@@ -612,9 +613,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 }
 
-/// Refuses a response that says that the application was never reached, so that the request can go to another
-/// endpoint. Only a proxy with a proven identity is trusted (`is_mesh`): it removes the `leno-*` headers of its
-/// application, so that an application that has processed the request cannot have it sent again.
+/// Refuses a response which says that the application was never reached, so that the request can be sent to another
+/// endpoint. Only a proxy with a proven identity is trusted (`is_mesh`). Such a proxy removes the `leno-*` headers of
+/// its application, so an application that has processed the request cannot cause it to be sent again.
 fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bool)) -> Judgement {
     let is_error = || match response.status() {
         503 => true,
@@ -629,8 +630,8 @@ fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bo
     }
 }
 
-/// Whether the server's proxy answers that a policy denies the request. It may have any status, such as 401 for a
-/// token or 302 of an authorizer, and a `policy` or a `reason` may follow the cause.
+/// Whether the response says that a policy of the server denies the request. It may have any status, such as 401 for a
+/// token or 302 from an authorizer, and a `policy` or a `reason` may follow the cause.
 fn is_denial(response: ResponseView<'_>) -> bool {
     let cause = response.header("leno-error").unwrap_or_default();
     matches!(cause.strip_prefix(DENIED.as_bytes()), Some([] | [b';', ..]))

@@ -1,4 +1,4 @@
-//! The time until a server sends something, during which another server may still take its place.
+//! Relays the client's bytes until the server sends something. Until then, another server can still be used instead.
 //!
 //! ```text
 //!   client ──► kept ──► server      what the client sends goes on at once, and is kept
@@ -16,26 +16,26 @@ use leno_transport::{Peeked, Speaker};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-/// How long to wait for a refusal, which comes one round trip after the handshake. After this time, a silent
-/// connection holds no buffer.
+/// How long to wait for a refusal, which arrives one round trip after the handshake. After this time, a silent
+/// connection needs no buffer.
 const GREETING: Duration = Duration::from_secs(1);
 
-/// Most bytes of the client that are kept. A client that sends more before it receives anything is uploading; if the
+/// How many bytes of the client are kept. A client that sends more before it receives anything is uploading. If the
 /// server's proxy then refuses, the client is reset.
 const MAX_HELD: usize = 16 * 1024;
 
-/// The state of the connection to the server.
+/// The state of the connection to the server after the wait.
 #[derive(Debug)]
 pub(crate) enum Greeting {
-    /// It continues: this many of the client's bytes were sent.
+    /// The connection works: this many of the client's bytes were sent.
     Going { sent: usize },
-    /// It broke after this many of the client's bytes were sent.
+    /// The connection broke after this many of the client's bytes were sent.
     Broken { sent: usize, error: io::Error },
     /// The client's connection broke.
     ClientBroke(io::Error),
 }
 
-/// Forwards what the client sends, and keeps a copy, until the server sends something or the time is over.
+/// Forwards the client's bytes and keeps a copy of them, until the server sends something or the time is over.
 pub(crate) async fn greet<S, C>(server: &mut Peeked<S>, client: &mut Peeked<C>) -> Greeting
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -50,8 +50,8 @@ where
     }
 }
 
-/// Ready when the server has sent something, and when the relay must continue without that: after either side has
-/// closed, which the relay reads again, or when the copy has reached its limit.
+/// Ready when the server has sent something, or when the relay must continue without that: after either side has
+/// closed, which the relay will read again, or when the copy has reached its limit.
 fn poll_greet<S, C>(
     server: &mut Peeked<S>,
     client: &mut Peeked<C>,
@@ -72,7 +72,7 @@ where
             let written = Pin::new(server.stream_mut()).poll_write(cx, unsent);
             match ready!(written) {
                 Ok(n) => *sent = sent.saturating_add(n),
-                // The reason for the failed write may be readable by now.
+                // Perhaps the reason for the failed write can be read now.
                 Err(error) => {
                     let reason = match server.poll_peek(cx) {
                         Poll::Ready(Err(reason)) => reason,

@@ -6,7 +6,7 @@
 //!  connection ─► CONNECT 10.1.0.7:9000 ═╝
 //! ```
 //!
-//! A waypoint is such a proxy, for the addresses of services.
+//! A waypoint is a proxy of this kind; clients request the addresses of services from it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,9 +31,10 @@ const AUTHORIZATION_DENIED: &str = "authorization-denied";
 /// does not serve the service yet or any longer.
 const ELSEWHERE: [&[u8]; 2] = [b"hbone-not-this-workload", b"waypoint-not-of-this-service"];
 
-/// Most proxies whose connections are pooled. A connection to any other proxy ends with its last tunnel.
+/// How many proxies have their connections pooled. A connection to any other proxy ends with its last tunnel.
 const MAX_PROXIES: usize = 4096;
-/// Attempts for one tunnel if a proxy did not process the request, because it had just closed the connection.
+/// How many attempts are made for one tunnel, if proxies do not process the request because they have just closed the
+/// connection.
 const TRIES: usize = 3;
 
 /// Why there is no tunnel. None of the client's bytes were sent.
@@ -63,7 +64,7 @@ impl TunnelError {
         matches!(self, Self::Status(401 | 403))
     }
 
-    /// For `leno-error` and metrics.
+    /// The cause for `leno-error` and metrics.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Connect(error) => error.cause(),
@@ -93,8 +94,8 @@ type Proxy = Pool<Channel, TunnelCarrier, OpenError>;
 #[derive(Clone, Debug)]
 struct TunnelCarrier {
     refused: Refused,
-    /// The time from which no new tunnel uses the connection, because it ends with the proxy's certificate, which is
-    /// near its end.
+    /// The time from which no new tunnel uses the connection. The connection ends with the proxy's certificate, which
+    /// expires soon after this time.
     fresh_until: Option<Instant>,
 }
 
@@ -152,12 +153,12 @@ impl Tunnels {
             tries = tries.saturating_add(1);
             let lent = pool.stream(|| self.connect(proxy, identity)).await?;
             if lent.reused && lent.tag.is_outdated() {
-                // The connection's tunnels continue. Each turn retires one of a bounded number of connections.
+                // The connection's tunnels continue. Each repetition retires one connection, of a limited number.
                 lent.retire();
                 tries = 0;
                 continue;
             }
-            // In the meantime another tunnel may have taken the last stream, or the connection may have ended.
+            // Meanwhile another tunnel may have taken the last stream, or the connection may have ended.
             let Ok(mut stream) = lent.client.open(&head, false) else {
                 if tries < TRIES {
                     continue;
@@ -196,7 +197,7 @@ impl Tunnels {
         pool
     }
 
-    /// Connects to the proxy at `ip`. The attempt continues if the client that waits for it leaves.
+    /// Connects to the proxy at `ip`. The attempt continues even if the client that waits for it leaves.
     fn connect(
         &self,
         ip: IpAddr,

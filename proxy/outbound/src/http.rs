@@ -1,4 +1,4 @@
-//! Connections that carry HTTP/1 or HTTP/2. Each request is forwarded separately.
+//! Serves connections that carry HTTP/1 or HTTP/2. Each request is forwarded separately.
 
 use std::rc::Rc;
 
@@ -50,7 +50,7 @@ pub(crate) async fn serve_request(
         Route::Backends(backends) => {
             shared.registry.unreadable(backends.nobody(), status, cause);
         }
-        // Egress policy refuses the destination, or the address has changed in the meantime.
+        // Egress policy refuses the destination, or what is at the address has changed meanwhile.
         _ => {
             let edge = shared.registry.edge(&shared.outside());
             shared.registry.unreadable(&edge, status, cause);
@@ -73,7 +73,7 @@ pub(crate) async fn serve_call((shared, destination, request): Job) {
     }
 }
 
-/// Serves the requests of an HTTP/2 client, side by side.
+/// Serves the requests of an HTTP/2 client, all at the same time.
 pub(crate) async fn serve_http2(
     shared: &Rc<Worker>,
     destination: &Rc<Destination>,

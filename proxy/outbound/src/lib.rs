@@ -1,7 +1,7 @@
 //! What a proxy does with connections that its workload opens.
 //!
-//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, resolves it, and either
-//! proxies its requests one by one or relays its bytes. It does not deal with listeners, threads or the inbound side.
+//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, resolves it, and either proxies
+//! its requests one by one or relays its bytes. It does not deal with listeners, threads or the inbound side.
 //!
 //! ```text
 //! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed in plaintext, or refused
@@ -9,8 +9,8 @@
 //!                                                               └─ opaque ─► routes ─► a pick a connection
 //! ```
 //!
-//! Read first: [`Outbound`], then `destination` (what an address means) and `backends` (the
-//! endpoints behind it, with their pools).
+//! Read first: [`Outbound`], then `destination` (what is at an address) and `backends` (the endpoints behind an
+//! address, with their pools).
 
 #![cfg_attr(
     not(test),
@@ -78,21 +78,21 @@ pub struct Parts {
     pub workload: InstanceName,
     /// Looks up addresses.
     pub directory: Directory,
-    /// mTLS towards other proxies.
+    /// Opens mTLS connections to other proxies.
     pub tls: Connector,
     /// This worker's metrics.
     pub registry: Rc<Registry>,
     /// This worker's connections in progress.
     pub activity: Rc<Activity>,
-    /// Bounds of the HTTP engine.
+    /// The limits of the HTTP engine.
     pub limits: Limits,
     /// Resolves names outside of the mesh.
     pub names: Names,
-    /// The destination of all connections, in place of their original destinations.
+    /// The destination of all connections, if they do not go to their original destinations.
     pub fixed: Option<Fixed>,
 }
 
-/// A destination given by configuration.
+/// A destination that the configuration names.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     /// The service.
@@ -109,18 +109,18 @@ pub struct Outbound {
     shared: Rc<Worker>,
 }
 
-/// As many streams on a connection as other proxies allow, from the beginning: their settings arrive after the first
-/// requests were sent.
+/// The limits of HTTP/2 connections to other proxies. From the beginning they allow as many streams as other proxies
+/// do, whose settings arrive only after the first requests were sent.
 fn http2_limits() -> leno_h2::Limits {
     let limits = leno_h2::Limits::default();
     leno_h2::Limits { opened_streams: limits.concurrent_streams, ..limits }
 }
 
-/// What all connections of the worker share.
+/// The state that all connections of the worker share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) client: Arc<str>,
-    /// Decides whether addresses outside of the mesh may be connected to.
+    /// Decides whether connections to addresses outside of the mesh are allowed.
     pub(crate) egress: EgressPolicy,
     pub(crate) client_namespace: Arc<str>,
     pub(crate) tls: Connector,
@@ -128,30 +128,30 @@ pub(crate) struct Worker {
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
-    /// The same for gRPC: a server that pushes messages may be silent for hours, and servers send a head only with
+    /// The limits for gRPC. A server that pushes messages may be silent for hours, and servers send a head only with
     /// the first message.
     pub(crate) grpc_limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
-    /// The same for connections to other proxies.
+    /// The limits for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
     /// Tunnels to proxies that accept HBONE.
     pub(crate) tunnels: Tunnels,
     pub(crate) local: LocalAddresses,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
-    /// What serves a request of an HTTP/1 client.
+    /// The futures that serve requests of HTTP/1 clients.
     pub(crate) handlers: Handlers<http::Begun, (Box<Conn<TcpStream>>, After)>,
     /// The services to which routes send requests.
     pub(crate) targets: Targets,
     random: Cell<u64>,
-    /// The number of mirrored copies of requests that are under way.
+    /// The number of mirrored copies of requests that are in progress.
     pub(crate) mirrors: Cell<usize>,
-    /// The name of the workload that sends the requests, for hashes.
+    /// The name of the workload that sends the requests, which is hashed to choose endpoints.
     pub(crate) source: String,
     /// The node and zone of the workload, as far as they are known.
     pub(crate) place: RefCell<Topology>,
-    /// The mesh is being removed: all connections are plaintext, even to endpoints that discovery still marks
-    /// as meshed.
+    /// Whether the mesh is being removed. All connections are then plaintext, even to endpoints that discovery still
+    /// marks as meshed.
     pub(crate) is_leaving: Cell<bool>,
     /// How often `place` or `is_leaving` has changed.
     pub(crate) moved: Cell<u64>,
@@ -169,7 +169,7 @@ impl Worker {
         mixed ^ (mixed >> 31)
     }
 
-    /// Whether a connection to an address of this machine would be accepted by this proxy's outbound side.
+    /// Whether this proxy's outbound side would accept a connection to an address of this machine.
     pub(crate) fn is_listener(&self, address: SocketAddr) -> bool {
         self.listener.get().is_some_and(|listener| {
             let any = listener.ip().is_unspecified();
@@ -232,15 +232,15 @@ impl Outbound {
         Self { destinations, fixed, shared }
     }
 
-    /// The services to which the proxy itself sends requests.
+    /// The services, to which the proxy itself sends requests.
     #[must_use]
     pub fn services(&self) -> Services {
         Services::new(&self.shared)
     }
 
-    /// Takes the control plane's settings for the workload as a client: its location, for services that prefer near
+    /// Applies the control plane's settings for the workload as a client: its location, for services that prefer near
     /// endpoints, and the stage of the mesh's removal. From [`Removal::Plaintext`] on, all its connections are
-    /// plaintext, even before discovery reports the endpoints as unmeshed.
+    /// plaintext, even before discovery reports that the endpoints are no longer meshed.
     pub fn follow(&self, policy: &ServerPolicy) {
         let is_leaving = policy.removal >= Removal::Plaintext;
         let has_moved = *self.shared.place.borrow() != policy.place;
@@ -251,7 +251,7 @@ impl Outbound {
         }
     }
 
-    /// Serves one accepted connection until it ends. `listener`: the address on which it was accepted.
+    /// Serves one accepted connection until it ends. `listener` is the address on which it was accepted.
     pub async fn serve(&self, mut stream: TcpStream, listener: SocketAddr) {
         self.shared.listener.set(Some(listener));
         let destination = match &self.fixed {
@@ -277,7 +277,7 @@ impl Outbound {
         self.serve_by(route, &destination, client).await;
     }
 
-    /// Serves a connection that this proxy has opened for a client of a service of which it is the waypoint.
+    /// Serves a connection that this proxy has opened for a client of a service whose waypoint it is.
     pub async fn serve_waypoint(&self, stream: TcpStream, service: SocketAddr) {
         let destination = self.destinations.get(canonical(service));
         let mut client = Peeked::from(stream);
@@ -293,8 +293,8 @@ impl Outbound {
         }
     }
 
-    /// Serves a connection by its route. HTTP connections are mostly idle, so the other cases, which need more
-    /// memory, are boxed.
+    /// Serves a connection according to its route. HTTP connections are mostly idle, so the other cases, which need
+    /// more memory, are boxed.
     async fn serve_by(&self, route: Route, to: &Rc<Destination>, client: Peeked<TcpStream>) {
         match route {
             Route::Direct if self.shared.egress.allows(to.original()) => {
@@ -302,7 +302,7 @@ impl Outbound {
             }
             Route::Direct => Box::pin(egress::refuse(&self.shared, to, client)).await,
             Route::Own => Box::pin(opaque::own(&self.shared, to.original(), client)).await,
-            // Without routes for requests, routes for connections apply whatever the port carries.
+            // If requests have no routes, the routes for connections apply, whatever the port carries.
             Route::Backends(backends)
                 if backends.streams().is_some()
                     && (backends.protocol() == Protocol::Opaque || backends.routes().is_none()) =>
@@ -365,7 +365,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The default policy of a workload.
+    /// A workload's policy with default values.
     pub(crate) fn policy() -> ServerPolicy {
         ServerPolicy {
             workload: InstanceName::new("shop", "web-0").unwrap(),

@@ -1,6 +1,6 @@
-//! Mirrors: copies of requests that are sent to another backend in addition. No client waits for their responses,
-//! which are read and dropped. A copy ends with its request if the client leaves; otherwise it may outlive the
-//! request, within [`MIRROR_LIMIT`].
+//! Mirrors, which are copies of requests that are also sent to another backend. No client waits for their responses,
+//! which are read and discarded. If the client leaves, a copy ends with its request; otherwise it may take longer than
+//! the request, up to [`MIRROR_LIMIT`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,16 +20,17 @@ use crate::request::{OfHttp1, Request};
 use crate::routes::Applied;
 use crate::server;
 
-/// Most bytes of a request that is copied: enough for most calls, and no more than a connection reads at once.
+/// The largest request in bytes that is copied. It is enough for most calls, and no more than a connection reads at
+/// once.
 const MAX_COPY: usize = 16 << 10;
-/// Longest wait for the rest of a request that is to be copied. A client that sends slowly, or waits for an answer
+/// How long to wait for the rest of a request that should be copied. A client that sends slowly, or waits for an answer
 /// before it continues, must not be delayed.
 const COPY_WAIT: Duration = Duration::from_millis(50);
-/// Most copies under way in one worker: with their buffers about 2 MiB.
+/// How many copies may be in progress in one worker. With their buffers they take about 2 MiB.
 const MAX_MIRRORS: usize = 64;
-/// Longest time for a copy, including its response.
+/// How long a copy may take, including its response.
 const MIRROR_LIMIT: Duration = Duration::from_secs(10);
-/// Most bytes of a response that are buffered before they are dropped.
+/// How many bytes of a response are buffered before they are discarded.
 const ANSWER_BUFFER: usize = 4 << 10;
 
 /// The copies of one request that were sent.
@@ -37,7 +38,7 @@ const ANSWER_BUFFER: usize = 4 << 10;
 pub(crate) struct Mirrors(Vec<AbortHandle>);
 
 impl Mirrors {
-    /// Ends the copies that are still under way, because the client has left.
+    /// Ends the copies that are still in progress, because the client has left.
     pub(crate) fn end(&self, shared: &Worker) {
         for copy in self.0.iter().filter(|copy| !copy.is_finished()) {
             copy.abort();
@@ -85,7 +86,7 @@ pub(crate) async fn send<R: Request>(
     mirrors
 }
 
-/// One copy under way.
+/// One copy that is in progress.
 struct Copy {
     shared: Rc<Worker>,
     target: Rc<Destination>,

@@ -26,16 +26,17 @@ use crate::first::{broke_off, note_tls};
 use crate::greeting::{Greeting, greet};
 use crate::tries::{TRIES, Unreached};
 
-/// Cause in metrics if policy ends a connection.
+/// The cause in metrics if policy ends a connection because it has lasted too long.
 pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
 
-/// Cause in metrics if a client leaves before it is connected to a server; the same as for requests.
+/// The cause in metrics if a client leaves before it is connected to a server. It is the same as for requests.
 const CLIENT_LEFT: &str = "closed";
 
-/// Cause in metrics if a server closes before it has sent anything, but after it got bytes of the client.
+/// The cause in metrics if a server closes without having sent anything, although it got bytes of the client.
 pub(crate) const SERVER_SILENT: &str = "server-silent";
 
-/// The endpoints tried for one client connection. The first that does not refuse the connection serves it.
+/// The endpoints that are tried for one client connection. The first endpoint that does not refuse the connection
+/// serves it.
 #[derive(Debug)]
 pub(crate) struct Attempts<'a> {
     shared: &'a Worker,
@@ -45,13 +46,13 @@ pub(crate) struct Attempts<'a> {
     tls: OwnTls,
     tried: SmallVec<[SocketAddr; TRIES]>,
     unreached: Unreached,
-    /// There is no further attempt.
+    /// Whether there must be no further attempt.
     is_over: bool,
-    /// Why the last of them was left out, which is counted already.
+    /// Why the last of the endpoints did not serve the connection, if this is already counted.
     last: Option<(Rc<Edge>, &'static str)>,
 }
 
-/// A connection to an endpoint that has sent nothing yet.
+/// A connection to an endpoint that has not sent anything yet.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
@@ -74,7 +75,7 @@ pub(crate) async fn direct(shared: &Worker, original: SocketAddr, mut client: Pe
     }
 }
 
-/// Relays to a server outside of the mesh. If the client sends first, and uses TLS, its ClientHello is read for the
+/// Relays to a server outside of the mesh. If the client sends first and uses TLS, its ClientHello is read to learn the
 /// server name.
 async fn outside(
     shared: &Worker,
@@ -119,8 +120,8 @@ fn relay_of<'a>(
     }
 }
 
-/// Counts and logs a connection that is refused before an endpoint is chosen. `said`: how many bytes the client has
-/// sent.
+/// Counts and logs a connection that is refused before an endpoint is chosen. `said` is the number of bytes that the
+/// client has sent.
 pub(crate) fn refused(
     shared: &Worker,
     backends: &Backends,
@@ -199,15 +200,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Opens a connection, to another endpoint after a failure. `None` if there is no other endpoint, or if the
-    /// client leaves in the meantime, which is logged.
+    /// Opens a connection; after a failure, to another endpoint. `None` if there is no other endpoint, or if the client
+    /// leaves meanwhile, which is logged.
     pub(crate) async fn open(&mut self, client: &mut Peeked<TcpStream>) -> Option<Opened> {
         let gone = match unless_gone(self.open_any(), |cx| client.poll_gone(cx)).await {
             Ok(opened) => return opened,
             Err(gone) => gone,
         };
         tracing::debug!(error = %gone, "the client left");
-        // A client that leaves without sending a byte, as a port check does, is not counted.
+        // A client that leaves without having sent a byte is not counted, because port checks do this.
         if !client.bytes().is_empty() {
             let said = (self.original, &self.tls, client.bytes().len());
             refused(self.shared, self.backends, said, CLIENT_LEFT);
@@ -244,7 +245,7 @@ impl<'a> Attempts<'a> {
                     let idle = policy.idle_timeout().unwrap_or(RELAY_IDLE);
                     return Some(Opened { pick, within, idle, server: channel.into() });
                 }
-                // No endpoint is at fault. Closing an idle connection makes room.
+                // No endpoint is at fault. Closing an idle connection can make room.
                 Err(error @ OpenError::Full) => {
                     if !self.backends.close_idle() {
                         self.fail(pick.endpoint().edge(self.shared), 0, error.cause());
@@ -270,7 +271,8 @@ impl<'a> Attempts<'a> {
     pub(crate) fn give_up(&mut self, opened: &Opened, error: &io::Error) {
         tracing::debug!(%error, "endpoint left out");
         let refused = refused_by_server(error).is_some();
-        // The endpoint accepts connections, which alone would count as success at the next attempt.
+        // The endpoint accepts connections, which would count as a success at the next attempt if its failure were not
+        // recorded.
         opened.penalise();
         self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { CONNECT_FAILED });
     }
@@ -299,7 +301,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Relays over `opened`, or over a new connection, until both directions have ended. If the endpoint refuses,
-    /// another one is tried.
+    /// another endpoint is tried.
     pub(crate) async fn relay(
         mut self,
         mut opened: Option<Opened>,
@@ -315,7 +317,7 @@ impl<'a> Attempts<'a> {
             };
             let Some(mut next) = next else { return client.reset() };
             if next.server.stream().alpn().is_none() {
-                // There is no proxy in front of the application that might refuse.
+                // The application has no proxy in front of it that could refuse.
                 return next.relay(self, client).await;
             }
             match greet(&mut next.server, &mut client).await {
@@ -351,7 +353,7 @@ impl Opened {
         self.server.reset();
     }
 
-    /// Records that the server closed without sending a byte, for no other known reason.
+    /// Records that the server has closed without having sent a byte, and that the reason is unknown.
     pub(crate) fn penalise(&self) {
         self.pick.penalise(leno_transport::now());
     }
@@ -361,7 +363,7 @@ impl Opened {
         self.relay_after(attempts, (0, client)).await;
     }
 
-    /// Relays like [`relay`](Self::relay), after `sent` bytes of the client.
+    /// Like [`relay`](Self::relay), but begins after `sent` bytes of the client.
     async fn relay_after(self, attempts: Attempts<'_>, (sent, client): (usize, Peeked<TcpStream>)) {
         let shared = attempts.shared;
         let started = leno_transport::now();
@@ -393,7 +395,7 @@ impl Opened {
             tracing::debug!("opaque connection ended: policy gives it no more time");
             return;
         };
-        // A client that leaves without sending a byte, as a port check does, is no sign of a bad server.
+        // If a client leaves without having sent a byte, as port checks do, this says nothing about the server.
         let asked = relayed.a_to_b > 0 || sent > 0;
         let broke = matches!(relayed.ended, Ended::Failed { side: Side::B, .. });
         if relayed.b_to_a == 0 && (asked || broke) {

@@ -1,8 +1,8 @@
 //! The policies of requests and of endpoints, with the state that they need.
 //!
-//! Retries, timeouts and faults are policies of requests: those of the dialled service, or of the route that a
-//! request follows ([`RequestPolicy`]). Balancing, ejection and limits are policies of a service's endpoints,
-//! whichever route leads to them ([`EndpointPolicy`]).
+//! Retries, timeouts and faults concern requests: the policy is that of the dialled service, or of the route that a
+//! request follows ([`RequestPolicy`]). Balancing, ejection and limits concern a service's endpoints, whichever route
+//! leads to them ([`EndpointPolicy`]).
 
 mod endpoints;
 mod requests;

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 /// A request that can be sent over HTTP/1 or HTTP/2.
 pub(crate) trait Request {
-    /// Its head.
+    /// The head of the request.
     fn view(&self) -> RequestView<'_>;
 
-    /// Whether it came over HTTP/2.
+    /// Whether the request came over HTTP/2.
     fn is_http2(&self) -> bool;
 
-    /// Whether it may be sent to another proxy as HTTP/1. A request that takes over its connection may not.
+    /// Whether the request may be sent to another proxy as HTTP/1. A request that takes over its connection may not.
     fn fits_http1(&self) -> bool {
         false
     }
@@ -33,17 +33,17 @@ pub(crate) trait Request {
     /// Ready if the client leaves while the request waits for a server.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
 
-    /// The request as HTTP/1, once all of it has arrived; `None` if it is longer than `limit` bytes.
+    /// The request as HTTP/1, once it has arrived completely; `None` if it is longer than `limit` bytes.
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>>;
 
-    /// Relays it to a server over HTTP/1.
+    /// Relays the request to a server over HTTP/1.
     async fn to_http1<J: Judge>(
         &mut self,
         server: &mut Conn<Channel>,
         order: &mut Order<'_, J>,
     ) -> Exchange;
 
-    /// Relays it to a server over HTTP/2.
+    /// Relays the request to a server over HTTP/2.
     async fn to_http2<J: Judge>(&mut self, server: &Client, order: &mut Order<'_, J>) -> Exchange;
 }
 
@@ -51,7 +51,7 @@ pub(crate) trait Request {
 pub(crate) struct OfHttp1<'a, S = TcpStream> {
     pub(crate) client: &'a mut Conn<S>,
     pub(crate) head: &'a RequestHead,
-    /// It is the copy of a request that came over HTTP/2, and is sent over HTTP/2 again.
+    /// Whether this is a copy of an HTTP/2 request. Then it is sent over HTTP/2 again.
     pub(crate) of_http2: bool,
 }
 
@@ -142,14 +142,14 @@ pub(crate) trait Hedgeable: Request {
     where
         Self: 'c;
 
-    /// Waits until all of it has arrived. `false` if it is longer than `limit`, or cannot be copied.
+    /// Waits until the request has arrived completely. `false` if it is longer than `limit`, or cannot be copied.
     async fn hold_whole(&mut self, limit: usize) -> bool;
 
-    /// Sets the client's connection aside, to make copies of the request that is held.
+    /// Sets the client's connection aside, to make copies of the held request.
     fn copies(&mut self) -> Self::Copies<'_>;
 }
 
-/// Makes copies of one request, of which one may answer the client.
+/// Makes copies of one request, one of which may answer the client.
 pub(crate) trait Copies {
     /// A copy.
     type Copy: Request;
@@ -160,7 +160,7 @@ pub(crate) trait Copies {
     /// Ready when the client has left.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
 
-    /// Called when all copies have ended, `winner` with a response for the client.
+    /// Called when all copies have ended. `winner` is the copy with a response for the client.
     fn finish(self, winner: Option<(Self::Copy, &Exchange)>);
 }
 
@@ -197,7 +197,7 @@ impl<S: Io> Request for CopyOfHttp1<'_, S> {
         None
     }
 
-    /// [`Copies::poll_gone`] watches the client for all copies.
+    /// Always pending, because [`Copies::poll_gone`] watches the client for all copies.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<Failure> {
         Poll::Pending
     }

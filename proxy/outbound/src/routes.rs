@@ -1,4 +1,4 @@
-//! The routes of one destination, which decide on each request.
+//! The routes of one destination, which decide about each request.
 //!
 //! ```text
 //! request ─► rule ─┬─ none, or nowhere to go ─► Decision::Answer (404, 500)
@@ -6,8 +6,8 @@
 //!                  └─ backend, by weight ─────► Decision::Forward (endpoints, Applied)
 //! ```
 //!
-//! A change of routes makes a new [`Routes`]. Requests under way keep the one with which they began. Its targets keep
-//! their pools if the new one has them too.
+//! When routes change, a new [`Routes`] is made. Requests in progress keep the one with which they began. A target
+//! keeps its pools if the new [`Routes`] has it, too.
 #![expect(
     clippy::indexing_slicing,
     reason = "rules and backends that the routes themselves have chosen"
@@ -44,7 +44,7 @@ pub(crate) struct Routes {
     /// The port that clients dial.
     port: u16,
     table: RouteTable,
-    /// By the index of their rules in the table.
+    /// The rules, by their index in the table.
     rules: Vec<Prepared>,
     /// The policies of routes and rules.
     policies: Vec<RoutePolicy>,
@@ -52,7 +52,7 @@ pub(crate) struct Routes {
     unmatched: CountedRule,
 }
 
-/// The policy of the requests of a route or rule, with its scope.
+/// A policy for the requests of a route or rule, with its scope.
 type RoutePolicy = (PolicyScope, Rc<RequestPolicy>);
 
 /// Makes the policies of rules. Rules with the same scope share one policy.
@@ -62,11 +62,11 @@ struct Policies<'a> {
     made: Vec<RoutePolicy>,
 }
 
-/// The decision on a request.
+/// The decision about a request.
 pub(crate) enum Decision {
-    /// The mesh answers it. The counter counts it.
+    /// The mesh answers the request, and the counter counts it.
     Answer(MeshAnswer, Rc<RouteCounter>),
-    /// It is sent to an endpoint of this destination.
+    /// The request is sent to an endpoint of this destination.
     Forward(Rc<Destination>, Rc<Applied>),
 }
 
@@ -93,7 +93,7 @@ impl Routes {
             let mut traffic = effective(&service.traffic, port, Some(of));
             if rule.rule().retry.is_some() {
                 traffic = with_rule(traffic, rule.rule());
-                // The scope is this rule alone. A rule without a name is identified by its index.
+                // The scope is this rule alone. If the rule has no name, its index identifies it.
                 let name = of.rule.map_or_else(|| format!("#{place}").into(), Into::into);
                 traffic.scope = PolicyScope::Route {
                     kind: route.kind,
@@ -173,7 +173,8 @@ impl Routes {
 }
 
 impl Policies<'_> {
-    /// The policy of a rule. `None` if neither the rule nor its route has one, so that the service's policy applies.
+    /// The policy of a rule. `None` if neither the rule nor its route has a policy, so that the service's policy
+    /// applies.
     fn of(&mut self, traffic: Traffic) -> Option<Rc<RequestPolicy>> {
         if !matches!(traffic.scope, PolicyScope::Route { .. }) {
             return None;
@@ -207,7 +208,7 @@ impl leno_policy::Request for Head<'_> {
     }
 
     fn path(&self) -> &[u8] {
-        // A match without a path has the prefix `/`, and a CONNECT has no path.
+        // A CONNECT has no path. It matches `/`, which is also the prefix of a match without a path.
         if self.0.is_connect() { b"/" } else { self.0.path() }
     }
 

@@ -1,4 +1,4 @@
-//! The connection for one request to an endpoint: one of its own, or a stream of a shared one.
+//! The connection for one request to an endpoint, which is a connection of its own or a stream of a shared connection.
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
@@ -21,29 +21,29 @@ use crate::request::Request;
 /// The connections to one endpoint.
 pub(crate) type Pool = leno_pool::Pool<Channel, Refused, OpenError>;
 
-/// Whether the server's proxy refused this proxy's certificate, on a shared connection.
+/// Whether, on a shared connection, the server's proxy has refused this proxy's certificate.
 pub(crate) type Refused = Rc<Cell<bool>>;
 
 /// The connection over which a request is sent.
 pub(crate) struct Server {
-    /// The connection was open before this request came.
+    /// Whether the connection was open before this request came.
     pub(crate) reused: bool,
-    /// The server is another proxy of this mesh.
+    /// Whether the server is another proxy of this mesh.
     pub(crate) is_mesh: bool,
-    /// Mesh headers of the server are trusted: it is such a proxy, or a waypoint, which removes the mesh headers of
-    /// servers behind it.
+    /// Whether mesh headers from the server are trusted. They are if the server is a proxy of this mesh, or a waypoint,
+    /// which removes the mesh headers of servers behind it.
     pub(crate) is_believed: bool,
     connection: Pooled<Channel, Refused>,
     /// How much the shared connection had received before this request.
     heard: u64,
 }
 
-/// Loop Detected (RFC 5842 section 7.2).
+/// The status Loop Detected (RFC 5842 section 7.2).
 const LOOP_DETECTED: u16 = 508;
-/// The status with which a proxy of this mesh answers a request that policies deny.
+/// The status that a proxy of this mesh sends if policies deny a request.
 const FORBIDDEN: u16 = 403;
 
-/// Value of `leno-error` if every stream of every connection to the server stayed in use.
+/// The value of `leno-error` if every stream of every connection to the server stayed in use.
 pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
 
 /// Why there is no connection. Nothing of the request was sent, so it can go to another endpoint.
@@ -62,7 +62,7 @@ pub(crate) enum GetError {
 }
 
 impl GetError {
-    /// For `leno-error` and metrics.
+    /// The cause for `leno-error` and metrics.
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Connect(error) => error.cause(),
@@ -88,7 +88,7 @@ impl GetError {
         matches!(self, Self::Connect(error) if matches!(**error, OpenError::Full))
     }
 
-    /// Whether the endpoint cannot be connected to.
+    /// Whether the cause is that the endpoint cannot be connected to.
     pub(crate) fn is_of_endpoint(&self) -> bool {
         let of_other = |error: &OpenError| {
             matches!(error, OpenError::Full | OpenError::Loop(_)) || error.is_denied()
@@ -108,11 +108,11 @@ impl From<PoolError<OpenError>> for GetError {
 }
 
 /// Returns a pooled connection to an endpoint, or opens one. To another proxy, requests of both versions share one
-/// HTTP/2 connection, except for an HTTP/1 request that comes alone ([`Carrier::Either`]). An unmeshed server gets
-/// the client's version of HTTP. `deadline` is the mesh's own, in addition to the client's.
+/// HTTP/2 connection, except for an HTTP/1 request that comes alone ([`Carrier::Either`]). A server without a proxy
+/// gets the client's version of HTTP. `deadline` is the mesh's own, in addition to the client's.
 ///
-/// The wait ends at the first of the deadlines, or when the client leaves. A connection that is still being opened
-/// then serves a later request.
+/// The wait ends at the first of the deadlines, or when the client leaves. A connection that is still being opened then
+/// serves a later request.
 pub(crate) async fn get<R: Request>(
     shared: &Rc<Worker>,
     remote: &Rc<Remote>,
@@ -144,10 +144,11 @@ pub(crate) async fn get<R: Request>(
     Ok(Server::over(connection, (is_mesh, is_believed), shared))
 }
 
-/// The kind of connection for a request.
+/// Which kind of connection a request needs.
 fn carrier<R: Request>(is_mesh: bool, request: &R, remote: &Remote) -> Carrier {
     match (is_mesh, request.is_http2()) {
-        // If policy limits connections, a connection that all requests share is worth more than a cheaper one.
+        // If policy limits connections, a connection that all requests share is better than a cheaper connection for
+        // one request.
         (true, _) if request.fits_http1() && remote.connections.is_unlimited() => Carrier::Either,
         (true, _) | (false, true) => Carrier::Http2,
         (false, false) => Carrier::Http1,
@@ -160,7 +161,7 @@ async fn connect(
     remote: &Rc<Remote>,
     carrier: Carrier,
 ) -> Result<Pooled<Channel, Refused>, GetError> {
-    // Set once a connection is being opened for this request; lives as long as the request waits.
+    // Set when a connection is being opened for this request. It exists as long as the request waits.
     let request = OnceCell::new();
     let parts = || {
         let waits = Rc::downgrade(request.get_or_init(Rc::default));
@@ -170,7 +171,7 @@ async fn connect(
     Ok(got.await?)
 }
 
-/// What is needed to open a connection: the worker, the endpoint, and whether the request still waits.
+/// The values that are needed to open a connection: the worker, the endpoint, and whether the request still waits.
 type Parts = (Rc<Worker>, Rc<Remote>, Weak<()>);
 
 /// Opens a connection for streams, or for HTTP/1 if the other proxy accepts nothing else.
@@ -192,12 +193,12 @@ async fn over_http1((shared, remote, request): Parts) -> Result<Channel, OpenErr
     Ok(channel)
 }
 
-/// Opens a connection before a request waits for it.
+/// Opens a connection before any request needs it.
 async fn ahead(shared: Rc<Worker>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
     connect::open(&shared, &remote, &[Alpn::Http1], false).await
 }
 
-/// Counts a connection if the request for which it was opened no longer waits.
+/// Counts a connection whose request no longer waits for it.
 fn count_outlived(shared: &Worker, request: &Weak<()>) {
     if request.strong_count() == 0 {
         shared.registry.count(Counter::ConnectionsOutlived);
@@ -205,7 +206,7 @@ fn count_outlived(shared: &Worker, request: &Weak<()>) {
 }
 
 impl Server {
-    /// Counts whether the connection is new or reused.
+    /// Counts whether the connection is new or reused, and prepares it for the request.
     fn over(
         connection: Pooled<Channel, Refused>,
         (is_mesh, is_believed): (bool, bool),
@@ -243,9 +244,9 @@ impl Server {
         matches!(&self.connection, Pooled::Http2(lent) if lent.tag.get())
     }
 
-    /// Judges a shared connection after a request failed. If the request waited in vain, and the connection received
-    /// nothing in the meantime, the connection seems dead: it gets no more requests, and is closed once those on it
-    /// have ended.
+    /// Judges a shared connection after a request failed. If the request waited without result, and the connection
+    /// received nothing meanwhile, the connection seems dead: it gets no more requests, and is closed once its other
+    /// requests have ended.
     pub(crate) fn judge(&self, failure: &Failure) {
         let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
         if let Pooled::Http2(lent) = &self.connection

@@ -1,5 +1,5 @@
 //! Requests that the proxy itself sends to services of the mesh, such as questions to external authorizers. They are
-//! sent like requests of the workload to the same service, except that routes do not change them.
+//! treated like requests of the workload to the same service, except that routes do not apply to them.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ pub struct Services {
     shared: Rc<Worker>,
 }
 
-/// A port of a service, with the connections to it.
+/// A port of a service, with its destination.
 #[derive(Clone, Debug)]
 pub struct ServicePort {
     shared: Rc<Worker>,
@@ -42,10 +42,10 @@ impl Services {
 
 impl ServicePort {
     /// Serves HTTP/1 or HTTP/2 requests on a connection in memory, until the client closes it. A proxy that drains
-    /// continues to serve it, since requests in progress need their answers.
+    /// continues to serve it, because requests in progress need the answers.
     pub async fn serve(self, client: DuplexStream, http2: bool) {
         let Self { shared, destination } = self;
-        // Waits for discovery: before it answers, the proxy has no endpoints of the service.
+        // Wait for discovery, because the proxy knows no endpoints of the service before discovery has answered.
         destination.route().await;
         if http2 {
             let begin = |request| {
@@ -67,7 +67,7 @@ impl ServicePort {
                     Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
                 }
             };
-            // The proxy writes only requests that it can parse.
+            // The proxy itself writes these requests, so they can always be parsed.
             let refused =
                 |status, cause| tracing::debug!(status, cause, "an own request is refused");
             let after = serve_begun(&mut client, &shared.limits, forward, refused).await;

@@ -25,16 +25,16 @@ use crate::destination::{self, Destination};
 use crate::first::{broke_off, own_tls};
 use crate::opaque::{self, Attempts};
 
-/// Cause in metrics and the access log: the client sent nothing, so its route is unknown.
+/// The cause in metrics and the access log if the client sent nothing, so that its route is unknown.
 pub(crate) const CLIENT_SILENT: &str = "client-silent";
-/// Cause in `leno-error`, metrics and the access log: discovery no longer has the chosen backend.
+/// The cause in `leno-error`, metrics and the access log if discovery no longer knows the chosen backend.
 pub(crate) const BACKEND_GONE: &str = "backend-gone";
 
 /// The routes of connections to one port of a service.
 #[derive(Debug)]
 pub(crate) struct Streams {
     table: StreamTable,
-    /// By rule, then by backend; `None` if the reference is invalid.
+    /// The destinations, by rule and then by backend; `None` if the reference is invalid.
     targets: Vec<Vec<Option<Rc<Destination>>>>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
     mut client: Peeked<TcpStream>,
 ) {
     if !streams.table.asks_for_names() {
-        // The server may be the side that sends first.
+        // The server may be the side that sends first, so the client's bytes are not awaited.
         let tls = OwnTls::default();
         return relay(shared, (streams, backends), original, client, tls).await;
     }
@@ -110,7 +110,8 @@ pub(crate) async fn relay(
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
-            // No route needed the server name, but whether TLS is originated depends on whether the client uses TLS.
+            // No route needed the server name. But it still must be known whether the client uses TLS, because
+            // otherwise the proxy originates TLS.
             if !tls.is_tls && chosen.originates_tls() {
                 match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
                     Ok(own) => tls = own.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The targets of routes: ports of services, identified by name.
+//! The targets of routes, which are ports of services, identified by name.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use leno_types::ServiceName;
 use crate::Worker;
 use crate::destination::Destination;
 
-/// The targets of all routes of a worker. Routes share them, with their pools and estimates. A target is dropped with
-/// the last route that uses it.
+/// The targets of all routes of a worker. Routes share them, with their pools and estimates. A target is dropped when
+/// the last route that uses it is dropped.
 #[derive(Debug)]
 pub(crate) struct Targets {
     directory: Directory,

@@ -1,15 +1,15 @@
-//! How often a request or connection that has reached no application is sent again, to another endpoint.
+//! How often a request or connection that has reached no application is sent again to another endpoint.
 
 use std::time::{Duration, Instant};
 
-/// Attempts that are always allowed.
+/// How many attempts are always allowed.
 pub(crate) const TRIES: usize = 3;
-/// Attempts that are allowed while they fail quickly: endpoints that terminate together each refuse at once.
+/// How many attempts are allowed if they fail quickly. Endpoints that terminate at the same time each refuse at once.
 const QUICK_TRIES: usize = 8;
 /// How long after the first failure attempts count as quick.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// When the first try failed.
+/// When the first attempt failed.
 #[derive(Debug, Default)]
 pub(crate) struct Unreached(Option<Instant>);
 

@@ -1,4 +1,4 @@
-//! What an idle connection holds. Bytes are counted, of the proxy's thread alone.
+//! Measures the memory that an idle connection holds. Only memory of the proxy's thread is counted.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -28,13 +28,13 @@ use counting::{ALLOCATIONS, BYTES};
 const PORT: u16 = 80;
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
-/// The first connections make what all of them share.
+/// How many connections are opened first, because they allocate the memory that all connections share.
 const FIRST: usize = 8;
 const MORE: usize = 64;
-/// Bounds a wait; nothing is measured by it.
+/// The longest wait. It does not affect the measurement.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Answers all requests.
+/// Starts an application that answers all requests.
 fn application() -> SocketAddr {
     let listener = BlockingListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -52,7 +52,7 @@ fn application() -> SocketAddr {
     address
 }
 
-/// A connection that has carried a request.
+/// A connection over which a request was sent.
 fn used(proxy: SocketAddr) -> BlockingStream {
     let mut stream = BlockingStream::connect(proxy).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -100,7 +100,7 @@ fn outbound(server: SocketAddr, protocol: Protocol) -> Outbound {
     })
 }
 
-/// Bytes that each of [`MORE`] idle connections holds, and what each of as many requests allocates.
+/// The bytes that each of [`MORE`] idle connections holds, and the bytes that each of as many requests allocates.
 async fn measured(protocol: Protocol) -> (i64, u64) {
     let outbound = Rc::new(outbound(application(), protocol));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

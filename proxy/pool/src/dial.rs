@@ -21,12 +21,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::idle::{ConnPool, MAX_IDLE_CONNS};
 
-/// Most connections to one server that are being opened at a time: as many as the pool keeps if all of their requests
-/// leave.
+/// How many connections to one server are opened at a time: as many as the pool keeps if all their requests leave.
 pub const MAX_CONNECTING: usize = MAX_IDLE_CONNS;
 
-/// Longest wait for a new connection: the time for a connection and its handshake, and a moment for other attempts to
-/// end.
+/// How long to wait for a new connection. This is the time for a connection and its handshake, and some time for other
+/// attempts to end.
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 
 /// Why there is no new connection.
@@ -34,14 +33,14 @@ pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 pub enum DialError<E> {
     /// An attempt failed.
     Failed(E),
-    /// There was none within [`DIAL_WAIT`].
+    /// No connection was available within [`DIAL_WAIT`].
     Late,
 }
 
 /// The HTTP/1 connections of one worker to one server: idle ones, and those that are being opened.
 ///
-/// If a request leaves, because its deadline has passed or its client is gone, its attempt continues. The connection
-/// goes to the next request that waits, or to the idle ones.
+/// If a request leaves because its deadline has passed or its client is gone, the attempt that was started for it
+/// continues. The connection then serves the next request that waits, or becomes idle.
 #[derive(Debug)]
 pub struct Dialer<S, E> {
     state: Rc<DialerState<S, E>>,
@@ -51,7 +50,7 @@ pub struct Dialer<S, E> {
 struct DialerState<S, E> {
     idle: ConnPool<S>,
     connecting: Cell<usize>,
-    /// Bounded by the number of requests that the proxy accepts.
+    /// The waiting requests. Their number is limited by the number of requests that the proxy accepts.
     waiting: RefCell<VecDeque<oneshot::Sender<Dialed<S, E>>>>,
 }
 
@@ -60,7 +59,7 @@ struct DialerState<S, E> {
 enum Dialed<S, E> {
     Connected(Conn<S>),
     Failed(E),
-    /// An attempt has ended, so that this request may start its own.
+    /// An attempt has ended, so this request may start an attempt of its own.
     Turn,
 }
 
@@ -83,7 +82,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
         &self.state.idle
     }
 
-    /// Opens a connection that was not used before. `connect` connects, and bounds its own time.
+    /// Opens a connection that was not used before. `connect` connects, and limits its own time.
     ///
     /// # Errors
     /// [`DialError`]; nothing of the request was sent.
@@ -109,7 +108,8 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
 }
 
 impl<S: Io + 'static, E: 'static> Dialer<S, E> {
-    /// Opens a connection before a request needs it, for the idle ones. A failure is not reported to any request.
+    /// Opens a connection before a request needs it, and adds it to the idle ones. A failure is not reported to any
+    /// request.
     pub fn dial_ahead<C>(&self, connecting: C)
     where
         C: Future<Output = Result<S, E>> + 'static,
@@ -138,8 +138,8 @@ impl<S, E> DialerState<S, E> {
         self.connecting.get() < waiting.len().min(MAX_CONNECTING)
     }
 
-    /// Sends an outcome to a waiting request: the one that has waited longest, or for a turn the one that came last,
-    /// since the attempts under way are for those before it.
+    /// Sends an outcome to a waiting request. A connection or a failure goes to the request that has waited longest. A
+    /// turn goes to the request that came last, because the attempts in progress are for those before it.
     fn give(&self, mut dialed: Dialed<S, E>)
     where
         S: Io + 'static,
@@ -165,7 +165,7 @@ impl<S, E> DialerState<S, E> {
     }
 }
 
-/// A waiting request. If it leaves, an outcome that it has not taken goes to the next one.
+/// A waiting request. If it leaves, an outcome that it has not taken goes to the next waiting request.
 struct Waiter<'a, S: Io + 'static, E> {
     state: &'a DialerState<S, E>,
     receiver: oneshot::Receiver<Dialed<S, E>>,
@@ -180,7 +180,7 @@ impl<S: Io + 'static, E> Drop for Waiter<'_, S, E> {
     }
 }
 
-/// An attempt to connect. It ends when this is dropped.
+/// An attempt to connect. It ends when this value is dropped.
 struct UnderWay<S: Io + 'static, E> {
     state: Rc<DialerState<S, E>>,
 }
@@ -199,7 +199,7 @@ impl<S: Io + 'static, E> Drop for UnderWay<S, E> {
         let connecting = self.state.connecting.get().saturating_sub(1);
         self.state.connecting.set(connecting);
         self.state.waiting.borrow_mut().retain(|sender| !sender.is_closed());
-        // Some requests have no attempt of their own: one of them may start one.
+        // If some requests have no attempt of their own, one of them may start one.
         if self.state.waiting.borrow().len() > connecting {
             self.state.give(Dialed::Turn);
         }
@@ -223,7 +223,7 @@ mod tests {
     async fn after(wait: Duration) -> Result<DuplexStream, &'static str> {
         sleep(wait).await;
         let (near, far) = duplex(64);
-        // Keeps the other end open.
+        // The other end must stay open.
         std::mem::forget(far);
         Ok(near)
     }
@@ -240,7 +240,7 @@ mod tests {
                 after(HANDSHAKE)
             };
             assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
-            // The second request comes while the attempt of the first one is under way.
+            // The second request comes while the attempt for the first one is in progress.
             assert!(timeout(DEADLINE + DEADLINE, pool.dial(connect)).await.unwrap().is_ok());
             assert_eq!(made.get(), 1);
             assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
@@ -305,7 +305,7 @@ mod tests {
         .await;
     }
 
-    /// Runs all of them side by side.
+    /// Polls all futures concurrently and returns their results.
     async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
         let mut all: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
         std::future::poll_fn(|cx| {

@@ -8,17 +8,18 @@ use leno_http::{Conn, Limits};
 use leno_transport::{Io, spawn_contained};
 use tokio::time::Instant;
 
-/// Most idle connections to one server. HTTP/1 needs one for each request in flight; connections beyond this number
-/// are closed after use.
+/// How many idle connections to one server are kept. HTTP/1 needs one for each request in flight; connections beyond
+/// this number are closed after use.
 pub const MAX_IDLE_CONNS: usize = 256;
 /// How long a connection waits for its next request. Servers commonly close after 60 s or more (Node.js after 5 s,
-/// which it announces in `Keep-Alive: timeout`). Closing first avoids a race with the server.
+/// which it announces in `Keep-Alive: timeout`). The proxy closes first, so that no request is sent on a connection
+/// that the server is just closing.
 pub const CONN_IDLE: Duration = Duration::from_secs(50);
-/// The same for a connection between two proxies. The server's proxy keeps idle connections for an hour, and reports
-/// which requests it has not seen when it closes one, so there is no race to avoid. A workload that calls another one
-/// every few minutes does not need a handshake each time.
+/// How long a connection between two proxies waits for its next request. The server's proxy keeps idle connections for
+/// an hour, and reports which requests it has not seen when it closes one, so the proxy need not close first. A
+/// workload that calls another one every few minutes does not need a handshake each time.
 pub const MESH_IDLE: Duration = Duration::from_secs(900);
-/// How much earlier than the server has announced a connection is closed.
+/// How much earlier than the server has announced the proxy closes a connection.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
 /// The idle connections of one worker to one server.
@@ -40,7 +41,7 @@ impl<S> Default for ConnPool<S> {
 }
 
 impl<S: Io + 'static> ConnPool<S> {
-    /// Takes the connection that was used last and is still open, so that unneeded ones grow old.
+    /// Takes the connection that was used last and is still open, so that unneeded connections grow old.
     pub fn take(&self) -> Option<Conn<S>> {
         let now: Instant = leno_transport::now().into();
         let mut idle = self.idle.borrow_mut();
@@ -61,7 +62,8 @@ impl<S: Io + 'static> ConnPool<S> {
         idle.extract_if(.., is_over).for_each(|idle| end(idle.conn));
     }
 
-    /// Keeps a connection between two exchanges. `announced`: how long the server has announced to keep it.
+    /// Keeps a connection between two exchanges. `announced` is how long the server has said that it keeps the
+    /// connection.
     pub fn put(&self, conn: Conn<S>, announced: Option<Duration>) {
         let keep = announced.map_or(CONN_IDLE, |announced| {
             announced.saturating_sub(ANNOUNCED_MARGIN).min(CONN_IDLE)
@@ -79,7 +81,7 @@ impl<S: Io + 'static> ConnPool<S> {
         }
     }
 
-    /// Number of idle connections.
+    /// The number of idle connections.
     pub fn len(&self) -> usize {
         self.idle.borrow().len()
     }
@@ -90,11 +92,11 @@ impl<S: Io + 'static> ConnPool<S> {
     }
 }
 
-/// Closes an idle connection in order, so that the server does not take its end for a failure. A tunnel that is only
+/// Closes an idle connection properly, so that the server does not treat its end as a failure. A tunnel that is only
 /// dropped is reset, and a TLS connection that is only dropped sends no `close_notify`.
 fn end<S: Io + 'static>(conn: Conn<S>) {
     if !conn.io().ends_when_dropped() {
-        // The task ends when the server closes too, or after `Limits::linger`.
+        // The task ends when the server closes, too, or after `Limits::linger`.
         spawn_contained(async move { conn.close(&Limits::default()).await });
     }
 }
@@ -162,7 +164,8 @@ mod tests {
         .await;
     }
 
-    /// The server reads an end, and not a reset, whichever call finds that the connection is too old or not needed.
+    /// If a connection is too old or not needed, the server sees a proper close and not a reset, whichever call notices
+    /// it.
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_is_not_kept_ends_in_order() {
         let drops: [fn(&ConnPool<DuplexStream>); 3] = [

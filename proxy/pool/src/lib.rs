@@ -1,4 +1,4 @@
-//! The connections of one worker to one server: made, shared, kept and closed.
+//! The connections of one worker to one server: opened, shared, kept and closed.
 //!
 //! ```text
 //!            ┌─ HTTP/2 ─► ClientPool: connections that requests share
@@ -6,10 +6,10 @@
 //!            └─ HTTP/1 ─► Dialer: connections being made ─► ConnPool: idle ones, one request at a time each
 //! ```
 //!
-//! Each connection is opened in a task of its own: a request that leaves, because its deadline has passed or its
-//! client is gone, leaves the attempt to the next request. The caller defines how to connect, and what a failure is.
-//! This crate does not deal with endpoints, policies or TLS. Opaque connections belong to one client and end with it,
-//! so they are not pooled.
+//! Each connection is opened in a task of its own. So if a request leaves because its deadline has passed or its client
+//! is gone, the attempt continues for the next request. The caller defines how to connect, and what a failure is. This
+//! crate does not deal with endpoints, policies or TLS. Opaque connections belong to one client and end with it, so
+//! they are not pooled.
 //!
 //! Read first: [`Pool`], which chooses the version.
 
@@ -43,45 +43,45 @@ pub use single::{ALONE_IN_A_ROW, Claim, REQUESTS_A_CONNECTION};
 
 use single::Single;
 
-/// The connections of one worker to one server, over both versions of HTTP. `S`: an HTTP/1 connection. `T`: the data
-/// that comes with an HTTP/2 connection. `E`: why there is no connection.
+/// The connections of one worker to one server, over both versions of HTTP. `S` is the stream of an HTTP/1 connection,
+/// `T` the data that comes with an HTTP/2 connection, and `E` the reason why there is no connection.
 #[derive(Debug)]
 pub struct Pool<S, T, E> {
     http1: Dialer<S, E>,
     http2: ClientPool<T, Rc<E>>,
     /// Whether a request has claimed the connection for requests that come alone.
     single: Single,
-    /// The server agreed on HTTP/1 although HTTP/2 was offered.
+    /// Whether the server agreed on HTTP/1 although HTTP/2 was offered.
     http1_only: Rc<Cell<bool>>,
     /// How long a shared connection waits for its next request.
     shared_idle: Duration,
 }
 
-/// The kind of connection for a request.
+/// Which kind of connection a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// HTTP/1.
     Http1,
     /// HTTP/2, unless the server is known to accept only HTTP/1.
     Http2,
-    /// HTTP/1 while no other request to the server is in flight or was a moment ago, if there is a connection for
-    /// that or one is due; otherwise HTTP/2. For a server that accepts both.
+    /// For a server that accepts both: HTTP/1 if no other request to the server is in flight, or was recently, and the
+    /// connection for such requests exists or may be opened. Otherwise HTTP/2.
     Either,
 }
 
 /// A connection for one request.
 #[derive(Debug)]
 pub enum Pooled<S, T> {
-    /// For this request alone.
+    /// A connection for this request alone.
     Http1 {
         /// The connection.
         conn: Conn<S>,
-        /// The connection was open before this request came.
+        /// Whether the connection was open before this request came.
         reused: bool,
-        /// It is the connection for requests that come alone ([`Carrier::Either`]).
+        /// The claim to the connection, if it is the one for requests that come alone ([`Carrier::Either`]).
         claim: Option<Claim>,
     },
-    /// Shared with other requests.
+    /// A connection that is shared with other requests.
     Http2(Lent<T>),
 }
 
@@ -101,12 +101,12 @@ pub enum PoolError<E> {
     Connect(Rc<E>),
     /// All streams of all connections stayed in use for [`STREAM_WAIT`].
     Full,
-    /// There was none within [`DIAL_WAIT`], because many others are being opened.
+    /// No connection was available within [`DIAL_WAIT`], because many others are being opened.
     Late,
 }
 
 impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
-    /// A pool without connections. `limits` apply to HTTP/2 connections, of which an idle one is kept for
+    /// A pool without connections. `limits` apply to HTTP/2 connections. An idle HTTP/2 connection is kept for
     /// `shared_idle`.
     #[must_use]
     pub fn new(limits: Rc<leno_h2::Limits>, shared_idle: Duration) -> Self {
@@ -120,7 +120,7 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
     }
 
     /// Returns a connection for a request over `carrier`: an idle one, a stream of a shared one, or a new one.
-    /// `over_http2` and `over_http1` connect, and bound their own time.
+    /// `over_http2` and `over_http1` connect, and limit their own time.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -152,7 +152,8 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         Ok(Pooled::Http1 { conn, reused: false, claim })
     }
 
-    /// What [`Self::get`] would return without a wait, if anything. Most requests need no future for that.
+    /// The connection that [`Self::get`] would return without a wait, if there is one. Most requests thus need no
+    /// future.
     pub fn at_once(&self, carrier: Carrier) -> Option<Pooled<S, T>> {
         if carrier == Carrier::Http1 || self.http1_only.get() {
             let conn = self.http1.idle().take()?;
@@ -168,8 +169,8 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         self.http2.at_once().map(Pooled::Http2)
     }
 
-    /// Opens the connection for requests that come alone, if enough of them went over HTTP/2 because there was none.
-    /// No request waits for it. `connect` connects, and bounds its own time.
+    /// Opens the connection for requests that come alone, if enough of them have used HTTP/2 because it did not exist.
+    /// No request waits for it. `connect` connects, and limits its own time.
     pub fn prepare<B>(&self, connect: impl FnOnce() -> B)
     where
         B: Future<Output = Result<S, E>> + 'static,
@@ -201,12 +202,13 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         self.http1.idle().take()
     }
 
-    /// Keeps a connection between two exchanges. `announced`: how long the server has announced to keep it.
+    /// Keeps a connection between two exchanges. `announced` is how long the server has said that it keeps the
+    /// connection.
     pub fn put(&self, conn: Conn<S>, announced: Option<Duration>) {
         self.http1.idle().put(conn, announced);
     }
 
-    /// Keeps the connection for requests that come alone, for as long as a shared one.
+    /// Keeps the connection for requests that come alone. It is kept for as long as a shared connection.
     pub fn put_single(&self, conn: Conn<S>) {
         self.http1.idle().keep(conn, self.shared_idle);
     }
@@ -222,12 +224,12 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         !self.http2.is_empty()
     }
 
-    /// Whether there is neither an idle connection nor a shared one, open or being opened.
+    /// Whether there is neither an idle connection nor a shared connection that is open or being opened.
     pub fn is_empty(&self) -> bool {
         self.http1.idle().is_empty() && self.http2.is_empty()
     }
 
-    /// Claims a new connection for requests that come alone, if one is due.
+    /// Claims a new connection for requests that come alone, if it is time for one.
     fn claim_new(&self, carrier: Carrier) -> Option<Claim> {
         if carrier != Carrier::Either || !self.single.is_due() || self.http2.is_in_use() {
             return None;

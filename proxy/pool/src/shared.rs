@@ -12,27 +12,27 @@ use leno_transport::{Io, spawn_contained};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
-/// Most connections to one server. Each carries as many requests at once as the server allows (mostly 100 to 250), so
-/// this allows thousands of requests.
+/// How many connections to one server there may be. Each carries as many requests at once as the server allows (mostly
+/// 100 to 250), so this allows thousands of requests.
 pub const MAX_CLIENTS: usize = 16;
-/// Longest wait for a stream when all connections are in full use.
+/// How long to wait for a stream when all connections are in full use.
 pub const STREAM_WAIT: Duration = Duration::from_secs(5);
 
 /// A connection to a server, lent to one request.
 #[derive(Debug, Clone)]
 pub struct Lent<T> {
-    /// Opens streams on it.
+    /// Opens streams on the connection.
     pub client: Client,
-    /// The connection was open before this request came.
+    /// Whether the connection was open before this request came.
     pub reused: bool,
-    /// All streams were in use, so the request waited for one.
+    /// Whether all streams were in use, so that the request waited for one.
     pub waited: bool,
     /// The data that came with the connection.
     pub tag: T,
 }
 
 impl<T> Lent<T> {
-    /// Opens no more streams on the connection. Those that are open continue.
+    /// Opens no more streams on the connection. Open streams continue.
     pub fn retire(&self) {
         self.client.drain();
     }
@@ -49,25 +49,25 @@ pub enum ClientError<E> {
 
 /// The connections of one worker to one server that speaks HTTP/2.
 ///
-/// Requests share the first connection that has room; those that come while one is being opened wait for it together.
-/// If all are full, or strained ([`Client::is_strained`]), another one is opened, one at a time, up to
-/// [`MAX_CLIENTS`].
+/// Requests share the first connection that has room. Requests that come while a connection is being opened wait for it
+/// together. If all connections are full, or strained ([`Client::is_strained`]), another one is opened, one at a time,
+/// up to [`MAX_CLIENTS`].
 ///
-/// Each is opened in a task of its own, which continues when the requests that wait for it have left: a request whose
-/// deadline is shorter than a handshake fails, and the next one finds the connection.
+/// Each is opened in a task of its own, which continues when the requests that wait for it have left. So if the
+/// deadline of a request is shorter than a handshake, the request fails, and the next one finds the connection.
 #[derive(Debug)]
 pub struct ClientPool<T, E> {
     limits: Rc<leno_h2::Limits>,
     state: Rc<PoolState<T, E>>,
 }
 
-/// What the pool and the task that connects for it share.
+/// The state that the pool shares with the task that connects for it.
 #[derive(Debug)]
 struct PoolState<T, E> {
     connections: RefCell<Vec<PooledClient<T>>>,
     connecting: Cell<bool>,
-    /// Requests that wait for the connection that is being opened; bounded by the number of requests that the proxy
-    /// accepts.
+    /// The requests that wait for the connection that is being opened. Their number is limited by the number of
+    /// requests that the proxy accepts.
     waiting: RefCell<Vec<oneshot::Sender<Attempt<E>>>>,
 }
 
@@ -75,7 +75,7 @@ struct PoolState<T, E> {
 struct PooledClient<T> {
     client: Client,
     tag: T,
-    /// It was lent since the last sweep.
+    /// Whether the connection was lent since the last sweep.
     used: Cell<bool>,
     idle_since: Cell<Instant>,
 }
@@ -96,13 +96,13 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         Self { limits, state: Rc::default() }
     }
 
-    /// Returns a connection with room for a stream, which the caller must open before it awaits anything. `connect`
-    /// opens a connection if one is needed, and bounds its own time. It returns `None` if the server does not accept
-    /// HTTP/2; then all requests that wait get `None`.
+    /// Returns a connection with room for a stream, which the caller must open before it awaits anything. If a
+    /// connection is needed, `connect` opens it, and limits its own time. If the server does not accept HTTP/2,
+    /// `connect` returns `None`, and all requests that wait get `None`.
     ///
     /// # Errors
-    /// [`ClientError`]. If opening a connection fails, all requests that wait for it fail, unless a strained
-    /// connection has room.
+    /// [`ClientError`]. If opening a connection fails, all requests that wait for it fail, unless a strained connection
+    /// has room.
     pub async fn get<S, C>(
         &self,
         connect: impl Fn() -> C,
@@ -129,7 +129,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
                         return strained.map(Some).ok_or(ClientError::Connect(error));
                     }
                     Ok(Attempt::OtherProtocol) => return Ok(None),
-                    // The task that connected may have panicked. The next turn makes another attempt.
+                    // If the task that connected has panicked, the next repetition makes another attempt.
                     Ok(Attempt::Connected) | Err(_) => reused = false,
                 }
             } else if let Some(lent) = self.lend(reused, waited, |_| true) {
@@ -141,7 +141,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         }
     }
 
-    /// What [`Self::get`] would return without a wait, if anything.
+    /// The connection that [`Self::get`] would return without a wait, if there is one.
     pub fn at_once(&self) -> Option<Lent<T>> {
         self.lend_unstrained(true, false)
     }
@@ -172,7 +172,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         self.lend(reused, waited, |client| !client.is_strained())
     }
 
-    /// Lends the first connection with room that `suits`, so that unneeded ones grow old.
+    /// Lends the first connection with room for which `suits` returns true, so that unneeded connections grow old.
     fn lend(&self, reused: bool, waited: bool, suits: impl Fn(&Client) -> bool) -> Option<Lent<T>> {
         let mut connections = self.state.connections.borrow_mut();
         connections.retain(|pooled| pooled.client.is_open());
@@ -183,7 +183,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         Some(Lent { client: pooled.client.clone(), reused, waited, tag: pooled.tag.clone() })
     }
 
-    /// Connects in a task of its own, which ends with the attempt. The caller bounds the time of the attempt.
+    /// Connects in a task of its own, which ends with the attempt. The caller limits the time of the attempt.
     fn connect<S, C>(&self, connecting: C)
     where
         S: Io + 'static,
@@ -207,7 +207,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         let clients: Vec<Client> =
             self.state.connections.borrow().iter().map(|pooled| pooled.client.clone()).collect();
         let mut openings: Vec<_> = clients.iter().map(Client::ready).collect();
-        // The next turn leaves out a connection that has closed in the meantime.
+        // The next repetition leaves out a connection that has closed meanwhile.
         let any = poll_fn(|cx| {
             let ready = openings.iter_mut().any(|opening| Pin::new(opening).poll(cx).is_ready());
             if ready { Poll::Ready(()) } else { Poll::Pending }
@@ -216,13 +216,13 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
     }
 }
 
-/// An attempt to connect. It ends when this is dropped.
+/// An attempt to connect. It ends when this value is dropped.
 struct UnderWay<T, E> {
     state: Rc<PoolState<T, E>>,
 }
 
 impl<T, E: Clone> UnderWay<T, E> {
-    /// Adds the connection to the pool, unless the pool was dropped in the meantime.
+    /// Adds the connection to the pool, unless the pool was dropped meanwhile.
     fn keep<S: Io + 'static>(&self, stream: S, tag: T, limits: &Rc<leno_h2::Limits>) -> Attempt<E> {
         if Rc::strong_count(&self.state) == 1 {
             return Attempt::Connected;
@@ -248,7 +248,7 @@ impl<T, E: Clone> UnderWay<T, E> {
     }
 }
 
-/// Requests that still wait, because the attempt panicked, make another one.
+/// If the attempt panicked, requests still wait, and make another attempt.
 impl<T, E> Drop for UnderWay<T, E> {
     fn drop(&mut self) {
         self.state.connecting.set(false);

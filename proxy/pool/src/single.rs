@@ -7,8 +7,8 @@
 //!                                                          HTTP/2 otherwise
 //! ```
 //!
-//! If requests often overlap, two connections cost more than one that they share. So several requests in a row must
-//! have come alone before.
+//! If requests often overlap, two connections cost more than one that they share. So HTTP/1 is used only after several
+//! requests in a row have come alone.
 //!
 //! Some requests end an HTTP/1 connection where they would end only their stream of HTTP/2: their client leaves, a
 //! deadline passes, a response has no length. So at most one connection is opened per [`REQUESTS_A_CONNECTION`]
@@ -17,24 +17,25 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Requests that must come alone before another connection is opened for them. The first connection is opened at
+/// How many requests must come alone before another connection is opened for them. The first connection is opened at
 /// once.
 pub const REQUESTS_A_CONNECTION: u16 = 256;
 
-/// Requests in a row that must come alone before one uses HTTP/1.
+/// How many requests in a row must come alone before one uses HTTP/1.
 pub const ALONE_IN_A_ROW: u8 = 4;
 
 /// Whether the connection is claimed, and how many requests have come alone.
 #[derive(Debug)]
 pub(crate) struct Single {
     is_claimed: Rc<Cell<bool>>,
-    /// At most [`ALONE_IN_A_ROW`], which is also the first value, so that the first request needs none before it.
+    /// How many requests in a row have come alone, at most [`ALONE_IN_A_ROW`]. It starts at this maximum, so that the
+    /// first request may use HTTP/1.
     in_a_row: Cell<u8>,
-    /// Requests that came alone since the last connection was opened.
+    /// How many requests have come alone since the last connection was opened.
     alone: Cell<u16>,
 }
 
-/// The claim of one request to the connection. It ends when it is dropped.
+/// The claim of one request to the connection. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Claim {
     is_claimed: Rc<Cell<bool>>,
@@ -48,8 +49,8 @@ impl Default for Single {
 }
 
 impl Single {
-    /// Counts a request. `others`: other requests are in flight over HTTP/2. Returns whether this request and those
-    /// before it came alone.
+    /// Counts a request. `others` says that other requests are in flight over HTTP/2. Returns whether this request and
+    /// those before it came alone.
     pub(crate) fn counts_as_alone(&self, others: bool) -> bool {
         if others || self.is_claimed.get() {
             self.in_a_row.set(0);
@@ -68,7 +69,7 @@ impl Single {
         Some(Claim { is_claimed: Rc::clone(&self.is_claimed) })
     }
 
-    /// Whether enough requests have come alone for another connection.
+    /// Whether enough requests have come alone to open another connection.
     pub(crate) fn is_due(&self) -> bool {
         let have_come = self.alone.get() >= REQUESTS_A_CONNECTION;
         have_come && self.in_a_row.get() == ALONE_IN_A_ROW && !self.is_claimed.get()

@@ -1,4 +1,4 @@
-//! Which version a request goes over.
+//! Tests which version of HTTP a request uses.
 
 use std::future::{Ready, pending, ready};
 
@@ -103,7 +103,7 @@ async fn a_failure_is_told_as_the_caller_has_it() {
     .await;
 }
 
-/// A pool whose connections of each version are counted.
+/// Gets a connection from the pool. `made` counts the opened connections, by version.
 async fn over(pool: &TestPool, made: &[Cell<u32>; 2]) -> Pooled<DuplexStream, ()> {
     if let Some(pooled) = pool.at_once(Carrier::Either) {
         pool.prepare(|| {
@@ -169,7 +169,7 @@ async fn what_ends_connections_does_not_make_one_for_each_request() {
         let (pool, made) = (pool(), Default::default());
         let (mut alone, many) = (0, 3 * u32::from(REQUESTS_A_CONNECTION));
         for _ in 0..many {
-            // Each ends its connection, as a client that leaves does.
+            // Each request ends its connection, as it does when its client leaves.
             alone += u32::from(is_http1(&over(&pool, &made).await));
             tokio::task::yield_now().await;
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leno_balance::Rng;
 use leno_types::traffic::RetryBackoff;
 
-/// Most doublings that are computed. The longest wait is reached long before.
+/// How many times the wait is doubled at most. The longest wait is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
 
 /// The wait before retry `number`, counted from 0. It doubles each time up to the maximum, minus a

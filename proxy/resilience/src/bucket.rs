@@ -7,23 +7,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many requests are allowed: `requests` per `per`, and `burst` of them at once.
+/// How many requests are allowed: `requests` in each period `per`, and `burst` of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     interval: Duration,
-    /// How far ahead of the rate a burst may get.
+    /// How much earlier than the rate allows a request in a burst may pass.
     tolerance: Duration,
 }
 
-/// A token bucket, stored as the one point in time at which it will be full again (the generic cell
-/// rate algorithm of ATM, ITU-T I.371). It needs no timer, and a full bucket need not be stored.
+/// A token bucket, stored as the time at which it will be full again (the generic cell rate algorithm of ATM, ITU-T
+/// I.371). It needs no timer, and a full bucket need not be stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     full_at: Option<Instant>,
 }
 
-/// A [`TokenBucket`] from which several threads take. A refused request only reads it, so that the
-/// threads write to it no more often than the rate allows.
+/// A [`TokenBucket`] from which several threads take tokens. A refused request only reads it, so that the threads write
+/// to it no more often than the rate allows.
 ///
 /// ```text
 /// 0 ─► full at this time ─► ... ─► ENDED: its owner drops it, and threads that still have it take from a new one
@@ -41,9 +41,9 @@ const ENDED: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenOutcome {
     Token,
-    /// There is none until this time has passed.
+    /// There is no token until this time has passed.
     Wait(Duration),
-    /// Its owner has dropped the bucket.
+    /// The owner has dropped the bucket.
     Ended,
 }
 
@@ -55,7 +55,7 @@ impl Rate {
         Some(Self { interval, tolerance: interval.saturating_mul(burst.max(1) - 1) })
     }
 
-    /// The part of this rate for one of `among` that share it equally. The burst is divided as well.
+    /// The part of this rate that one of `among` gets if they share it equally. The burst is divided, too.
     #[must_use]
     pub fn divided(self, among: u32) -> Self {
         let interval = self.interval.saturating_mul(among.max(1));
@@ -78,16 +78,17 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Whether it is full, and so equals a new one.
+    /// Whether the bucket is full, and so equals a new one.
     #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at.is_none_or(|full_at| full_at <= now)
     }
 }
 
-// Threads share only this one value, and it does not announce changes of other memory. So every order may be relaxed.
+// Threads share only this one value, and it does not announce changes of other memory. So relaxed ordering is enough
+// everywhere.
 impl SharedBucket {
-    /// Takes a token, at `now` since the limit began.
+    /// Takes a token. `now` is the time since the limit began.
     pub(crate) fn take(&self, rate: Rate, now: Duration) -> TokenOutcome {
         let (now, tolerance) = (nanoseconds(now), nanoseconds(rate.tolerance));
         let mut full_at = self.full_at.load(Ordering::Relaxed);
@@ -113,17 +114,17 @@ impl SharedBucket {
         }
     }
 
-    /// When it will be full again, as nanoseconds since the limit began.
+    /// When the bucket will be full again, in nanoseconds since the limit began.
     pub(crate) fn full_at(&self) -> u64 {
         self.full_at.load(Ordering::Relaxed)
     }
 
-    /// Ends it if it is full, and so equals a new one. Returns whether it has ended.
+    /// Ends the bucket if it is full, and so equals a new one. Returns whether it has ended.
     pub(crate) fn end_if_full(&self, now: Duration) -> bool {
         let full_at = self.full_at();
         let is_full = full_at <= nanoseconds(now);
         let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
-        // Fails if another thread has taken a token meanwhile.
+        // The exchange fails if another thread has taken a token meanwhile.
         full_at == ENDED
             || is_full && self.full_at.compare_exchange(full_at, ENDED, from, to).is_ok()
     }
@@ -137,7 +138,7 @@ impl SharedBucket {
     }
 }
 
-/// Converts a time to nanoseconds, at most 292 years, so that the sum of two such times does not overflow.
+/// Converts a time to nanoseconds. The result is at most 292 years, so that the sum of two results does not overflow.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 2)
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        /// Within any time, no more requests pass than the rate and one burst allow.
+        /// In any period, no more requests pass than the rate and one burst allow.
         #[test]
         fn no_window_lets_more_through(
             requests in 1_u32..50, burst in 1_u32..20,

@@ -1,18 +1,18 @@
-//! The retry budget. Retries may be a share of the requests, plus a few per second. So they help
-//! against occasional failures and do not add to an overload.
+//! The retry budget. Retries may be a share of the requests, plus a few per second. So they help if failures are
+//! occasional, and do not add to an overload.
 
 use std::time::Instant;
 
-/// Every budget may save up at least this many tokens: about as many requests fail together when
-/// one of a handful of endpoints ends.
+/// Every budget may save at least this many tokens, because about as many requests fail at the same time when one of a
+/// few endpoints ends.
 pub const MIN_BURST: u32 = 100;
 
-/// Parts of a token, so that a percentage of it is a whole number.
+/// The number of parts of a token, so that a percentage of a token is a whole number of parts.
 const TOKEN: u64 = 1_000_000_000;
 
-/// A bucket of tokens, one for each retry. Requests and time add tokens, retries remove them. Over
-/// any time there are at most `percent` retries per 100 requests, plus `min_per_second` for each
-/// second, plus the saved tokens, whose number is limited.
+/// A bucket of tokens, one for each retry. Requests and time add tokens, retries remove them. In any period there are
+/// at most `percent` retries per 100 requests, plus `min_per_second` for each second, plus the saved tokens, whose
+/// number is limited.
 #[derive(Clone, Debug)]
 pub struct Budget {
     policy: leno_types::traffic::RetryBudget,
@@ -47,7 +47,7 @@ impl Budget {
         self.add(u64::from(self.policy.percent) * (TOKEN / 100));
     }
 
-    /// Takes a token for a retry. `false`: none is left.
+    /// Takes a token for a retry. Returns whether there was one.
     #[must_use]
     pub fn take(&mut self, now: Instant) -> bool {
         self.pay(now);
@@ -102,7 +102,7 @@ mod tests {
             retries += u32::from(budget.take(now));
             now += Duration::from_millis(1);
         }
-        // Ten at once and ten per second.
+        // Ten retries at once, and ten per second.
         assert!((109..=110).contains(&retries), "{retries}");
     }
 

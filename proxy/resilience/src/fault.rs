@@ -8,13 +8,13 @@ use leno_types::traffic::{Faults, RequestShare};
 /// The faults to inject into one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Delay the request by this time first.
+    /// The request is delayed by this time first.
     pub delay: Option<Duration>,
-    /// Answer with this status and do not forward the request.
+    /// The proxy answers with this status and does not forward the request.
     pub abort: Option<u16>,
 }
 
-/// Draws the faults of one request. Delay and abort are independent of each other.
+/// Decides at random which faults are injected into one request. Delay and abort are independent of each other.
 #[must_use]
 pub fn draw(faults: &Faults, rng: &mut Rng) -> Fault {
     let mut hit =

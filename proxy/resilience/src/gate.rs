@@ -8,7 +8,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Limits the requests in flight, with a bounded queue before it. First come, first served.
+/// Limits the number of requests in flight, with a queue of limited length before it. Requests are admitted in the
+/// order in which they arrive.
 ///
 /// ```text
 /// enter ──(below the limit)────────► Permit ──drop──► the first in the queue gets a permit
@@ -29,7 +30,7 @@ pub struct Permit {
     gate: Rc<Gate>,
 }
 
-/// The limit is reached and the queue is full.
+/// The error that the limit is reached and the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -40,7 +41,7 @@ struct Waiter {
 }
 
 impl Gate {
-    /// A gate for at most `limit` requests in flight and `max_waiting` in the queue.
+    /// A gate with at most `limit` requests in flight and `max_waiting` requests in the queue.
     #[must_use]
     pub fn new(limit: u32, max_waiting: u32) -> Rc<Self> {
         Rc::new(Self {
@@ -51,7 +52,7 @@ impl Gate {
         })
     }
 
-    /// Changes the limits. Requests that are in flight or in the queue stay.
+    /// Changes the limits. Requests that are already in flight or in the queue remain.
     pub fn set(&self, limit: u32, max_waiting: u32) {
         self.limit.set(limit);
         self.max_waiting.set(max_waiting);
@@ -64,19 +65,19 @@ impl Gate {
         self.limit.get() == u32::MAX
     }
 
-    /// Number of requests in flight.
+    /// The number of requests in flight.
     #[must_use]
     pub fn under_way(&self) -> u32 {
         self.under_way.get()
     }
 
-    /// Number of requests in the queue.
+    /// The number of requests in the queue.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.borrow().len()
     }
 
-    /// A permit at once. `None` if the limit is reached or other requests wait.
+    /// Returns a permit at once. `None` if the limit is reached or other requests wait.
     #[must_use]
     pub fn try_enter(self: &Rc<Self>) -> Option<Permit> {
         let free = self.under_way.get() < self.limit.get() && self.waiting.borrow().is_empty();
@@ -199,7 +200,7 @@ mod tests {
         drop(waiting.remove(1));
         assert_eq!(gate.waiting(), 2);
         drop(one);
-        // The first waiter had been granted the permit, and is dropped before it sees that.
+        // The first waiter was granted the permit, and is dropped before it notices.
         drop(waiting.remove(0));
         let Poll::Ready(Ok(last)) = poll(waiting[0].as_mut()) else { panic!("no place") };
         drop(last);

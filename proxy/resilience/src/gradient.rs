@@ -1,4 +1,4 @@
-//! Adaptive concurrency: a limit on requests that follows what the endpoints can serve.
+//! Adaptive concurrency: a limit on requests that adapts to how many the endpoints can serve.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "moments of one process, and counts of one window"
@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The lowest limit: with fewer requests nothing could be measured.
+/// The lowest limit. With fewer requests, latencies could not be measured.
 pub const MIN_LIMIT: u32 = 4;
 
 /// The highest limit: as many streams as a worker's connections carry.
@@ -15,21 +15,21 @@ pub const MAX_LIMIT: u32 = 10_000;
 /// Latencies are averaged over at least this time before the limit changes.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// And over at least this many responses, since fewer are not significant.
+/// Latencies are also averaged over at least this many responses, because fewer are not significant.
 const MIN_SAMPLES: u32 = 10;
 
 /// How long the lowest latency is remembered. Then it is measured again with few requests in
 /// flight, because under load the lowest recent latency would rise with the load.
 const EPOCH: Duration = Duration::from_secs(30);
 
-/// How much longer than at best requests may take before the limit falls.
+/// If requests take more than this many times the best latency, the limit falls.
 const TOLERANCE: f64 = 1.5;
 
-/// Part of a computed change that is applied at once.
+/// The part of a computed change that is applied at once.
 const SMOOTHING: f64 = 0.2;
 
-/// A limit that grows while latency is near the lowest recent one, and falls as latency rises (the
-/// idea of TCP Vegas and of Netflix' concurrency-limits).
+/// A limit that grows while latency is near the lowest recent latency, and falls as latency rises (the idea of TCP
+/// Vegas and of Netflix' concurrency-limits).
 ///
 /// ```text
 ///        ┌── every window: limit × clamp(best × 1.5 / latency, 0.5..1) + √limit
@@ -50,7 +50,7 @@ struct Window {
     end: Instant,
     samples: u32,
     sum_us: f64,
-    /// The most requests in flight.
+    /// The largest number of requests in flight during the window.
     most: u32,
 }
 
@@ -65,14 +65,14 @@ impl Gradient {
     /// The current limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        // Always between MIN_LIMIT and MAX_LIMIT, so the cast does not overflow.
+        // The limit is always between MIN_LIMIT and MAX_LIMIT, so the cast does not overflow.
         if self.measuring { MIN_LIMIT } else { self.limit as u32 }
     }
 
-    /// A response arrived after `latency`, while `under_way` requests were in flight.
+    /// To be called when a response has arrived after `latency`, while `under_way` requests were in flight.
     pub fn answered(&mut self, latency: Duration, under_way: u32, now: Instant) {
         if self.measuring && under_way > MIN_LIMIT {
-            // More requests than wanted were in flight, so its latency does not count.
+            // More requests than wanted were in flight, so this latency is ignored.
             return;
         }
         let new = Window { end: now + WINDOW, samples: 0, sum_us: 0.0, most: 0 };
@@ -88,7 +88,7 @@ impl Gradient {
         self.close(window, now);
     }
 
-    /// A request was refused because of overload, or timed out.
+    /// To be called when a request was refused because of overload, or timed out.
     pub fn dropped(&mut self) {
         self.limit = (self.limit * 0.9).max(f64::from(MIN_LIMIT));
     }
@@ -124,8 +124,8 @@ impl Gradient {
 mod tests {
     use super::*;
 
-    /// Simulates an endpoint that serves `capacity` requests at once in 10 ms each, under more
-    /// requests than it can serve. Returns the limit after each second.
+    /// Simulates an endpoint that serves `capacity` requests at once in 10 ms each, under a load of more requests than
+    /// it can serve. Returns the limit after each second.
     fn run(gradient: &mut Gradient, capacity: u32, seconds: u64, now: &mut Instant) -> Vec<u32> {
         let mut limits = Vec::new();
         for _ in 0..seconds * 20 {

@@ -14,11 +14,11 @@ use crate::budget::Budget;
 ///     └──────────┴───────── failure: ignored while other copies are in flight
 /// ```
 ///
-/// When a retry sends the request again, this begins again with the copies that are left.
+/// When a retry sends the request again, this sequence begins again with the copies that are left.
 #[derive(Clone, Debug)]
 pub struct Hedge {
     delay: Duration,
-    /// Copies that may still be sent. The first copy and those that retries send do not count.
+    /// How many copies may still be sent. The first copy and those that retries send do not count.
     left: u32,
     under_way: u32,
     next: Option<Instant>,
@@ -34,7 +34,7 @@ pub enum Step {
 }
 
 impl Hedge {
-    /// Allows `copies` after the first, each `delay` after the one before.
+    /// Allows `copies` copies after the first, each `delay` after the one before.
     #[must_use]
     pub fn new(copies: u32, delay: Duration) -> Self {
         Self { delay, left: copies, under_way: 0, next: None }
@@ -73,13 +73,13 @@ impl Hedge {
         self.next = None;
     }
 
-    /// Number of copies in flight.
+    /// The number of copies in flight.
     #[must_use]
     pub fn under_way(&self) -> u32 {
         self.under_way
     }
 
-    /// A copy has ended. `is_good`: with a response that is not a failure.
+    /// To be called when a copy has ended. `is_good` says that it ended with a response that is not a failure.
     pub fn ended(&mut self, is_good: bool) -> Step {
         self.under_way = self.under_way.saturating_sub(1);
         if is_good || self.under_way == 0 {

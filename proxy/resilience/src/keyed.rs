@@ -1,5 +1,5 @@
-//! Rate limits that the workers of a proxy count against together, for one key or for many: client
-//! identities, values of a header.
+//! Rate limits that all workers of a proxy share. A limit counts all requests together, or separately for each key,
+//! which is a client identity or the value of a header.
 //!
 //! ```text
 //! worker ─► KeyedLimit ─► its buckets by key ──(a key that is not among them)──► WorkloadLimit, locked
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use crate::bucket::{Rate, SharedBucket, TokenOutcome};
 
-/// Keys that are kept for one limit: 2 MiB at most, and 0.6 MiB for each worker that uses all of
-/// them. Clients that invent values reach it. Keys whose buckets are full again are dropped first,
-/// without any effect.
+/// How many keys are kept for one limit. They take at most 2 MiB, and 0.6 MiB for each worker that uses all of them.
+/// Only clients that invent values reach this number. Keys whose buckets are full again are dropped first, which has no
+/// effect on the limit.
 pub const MAX_KEYS: usize = 32_768;
 
-/// The time to wait that a client is told if the limit is zero.
+/// The time that a client is told to wait if the limit is zero.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// The result for one request.
@@ -31,39 +31,39 @@ pub enum Verdict {
     Limited(Duration),
 }
 
-/// What all workers share of one limit.
+/// The part of one limit that all workers share.
 #[derive(Debug)]
 pub struct WorkloadLimit {
     rate: Option<Rate>,
     /// When the limit began; buckets count from then on.
     began: Instant,
-    /// Of a limit without keys.
+    /// The bucket of a limit without keys.
     single: SharedBucket,
-    /// `None`: without keys.
+    /// The buckets of a limit with keys; `None` if it has none.
     keys: Option<Keys>,
 }
 
-/// A token bucket for each key. A key is stored as a hash with a secret seed, so that a client can
-/// cause no extra cost by long keys or by keys that collide.
+/// A token bucket for each key. A key is stored as a hash with a secret seed, so that a client cannot cause extra cost
+/// by long keys or by keys that collide.
 #[derive(Debug)]
 struct Keys {
     most: usize,
     seed: RandomState,
-    /// Locked for the first request that a worker gets of a key, and to drop keys.
+    /// Locked when a worker gets its first request with a key, and to drop keys.
     buckets: Mutex<HashMap<u64, Arc<SharedBucket>>>,
 }
 
-/// One worker's side of a limit.
+/// The part of a limit that belongs to one worker.
 #[derive(Debug)]
 pub struct KeyedLimit {
     workload: Arc<WorkloadLimit>,
-    /// The buckets of keys that this worker has seen lately.
+    /// The buckets of keys that this worker has used lately.
     known: HashMap<u64, Arc<SharedBucket>>,
     evicted: u64,
 }
 
 impl WorkloadLimit {
-    /// A limit of `rate` for all requests together. Without a rate nothing passes.
+    /// A limit of `rate` for all requests together. If there is no rate, no request passes.
     #[must_use]
     pub fn single(rate: Option<Rate>, now: Instant) -> Self {
         Self { rate, began: now, single: SharedBucket::default(), keys: None }
@@ -77,7 +77,7 @@ impl WorkloadLimit {
         Self { keys: Some(keys), ..Self::single(rate, now) }
     }
 
-    /// Number of keys kept.
+    /// The number of keys that are kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.as_ref().map_or(0, |keys| keys.lock().len())
@@ -95,12 +95,12 @@ impl WorkloadLimit {
 }
 
 impl Keys {
-    /// The map is consistent even if a thread panicked while it held the lock.
+    /// Ignores poisoning: the map is consistent even if a thread panicked while it held the lock.
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedBucket>>> {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bucket of a key, and how many were evicted for it.
+    /// The bucket of a key, and how many keys were dropped to make room for it.
     fn bucket(&self, key: u64, now: Duration) -> (Arc<SharedBucket>, u64) {
         let mut buckets = self.lock();
         let mut evicted = 0;
@@ -111,8 +111,8 @@ impl Keys {
     }
 }
 
-/// Drops the keys with full buckets. If there are none, drops the quarter with the fullest buckets, so
-/// that one search makes room for many keys. Returns how many had to go before they were full.
+/// Drops the keys with full buckets. If there are none, drops the quarter of the keys whose buckets are fullest, so
+/// that one search makes room for many keys. Returns how many keys were dropped before their buckets were full.
 fn make_room(buckets: &mut HashMap<u64, Arc<SharedBucket>>, most: usize, now: Duration) -> u64 {
     buckets.retain(|_, bucket| !bucket.end_if_full(now));
     if buckets.len() < most {
@@ -133,13 +133,13 @@ fn make_room(buckets: &mut HashMap<u64, Arc<SharedBucket>>, most: usize, now: Du
 }
 
 impl KeyedLimit {
-    /// A worker's side of `workload`.
+    /// The part of `workload` that belongs to one worker.
     #[must_use]
     pub fn new(workload: Arc<WorkloadLimit>) -> Self {
         Self { workload, known: HashMap::new(), evicted: 0 }
     }
 
-    /// Counts a request with this key, which a limit without keys ignores.
+    /// Counts a request with this key. A limit without keys ignores the key.
     pub fn check(&mut self, key: &[u8], now: Instant) -> Verdict {
         let workload = &*self.workload;
         let Some(rate) = workload.rate else { return Verdict::Limited(NEVER) };
@@ -158,7 +158,8 @@ impl KeyedLimit {
         match taken {
             TokenOutcome::Token => Verdict::Pass,
             TokenOutcome::Wait(wait) => Verdict::Limited(wait),
-            // Other workers have evicted the key just now, twice: it counts from the next request on.
+            // Other workers have dropped the key twice in a row. The request passes; the key counts from the next
+            // request on.
             TokenOutcome::Ended => Verdict::Pass,
         }
     }
@@ -169,7 +170,7 @@ impl KeyedLimit {
         let (bucket, evicted) = keys.bucket(key, now);
         self.evicted += evicted;
         if self.known.len() >= keys.most {
-            // The buckets stay, and are found again.
+            // The buckets themselves remain, and are found again.
             self.known.clear();
         }
         let taken = bucket.take(rate, now);
@@ -177,14 +178,14 @@ impl KeyedLimit {
         taken
     }
 
-    /// Keys that this worker dropped before their buckets were full. Each of them may have passed one
-    /// more burst.
+    /// How many keys this worker has dropped before their buckets were full. Each of them may have passed one more
+    /// burst.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Drops keys whose buckets are full. Call it every few seconds.
+    /// Drops keys whose buckets are full. To be called every few seconds.
     pub fn sweep(&mut self, now: Instant) {
         let now = self.workload.since_began(now);
         // If another worker holds the lock, a later sweep drops the keys.
@@ -245,7 +246,7 @@ mod tests {
             assert_eq!(both(&mut one, &mut other, now), [Verdict::Pass; 2]);
         }
         assert_eq!(both(&mut one, &mut other, now), [Verdict::Limited(SECOND); 2]);
-        // One worker drops the key; the other one does not go on with the bucket that it knew.
+        // One worker drops the key. The other worker then no longer uses the bucket that it knew.
         let later = now + 10 * SECOND;
         one.sweep(later);
         assert!(one.workload.is_empty() && other.known.len() == 1);
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(both(&mut one, &mut other, later), [Verdict::Limited(SECOND); 2]);
     }
 
-    /// Many threads at once take exactly the burst, with keys and without.
+    /// Many threads together take exactly as many tokens as the burst has, with keys and without.
     #[test]
     fn threads_take_no_more_than_the_burst() {
         let (now, rate) = (Instant::now(), Rate::new(1, 3600 * SECOND, 1_000));
@@ -290,7 +291,7 @@ mod tests {
     fn a_flood_of_keys_keeps_the_bound_and_is_counted() {
         let now = Instant::now();
         let mut limit = keyed(1, 5, 64, now);
-        // The key that uses up its limit is the last one to be dropped.
+        // A key that has used up its limit is the last to be dropped.
         while limit.check(b"greedy", now) == Verdict::Pass {}
         for key in 0..1_000_u32 {
             limit.check(&key.to_le_bytes(), now);

@@ -1,4 +1,4 @@
-//! Recorded latencies, precise enough for percentiles.
+//! Records latencies, precisely enough for percentiles.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts are halved before they overflow, and steps have bounds"
@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-/// Buckets per doubling: a percentile is accurate to an eighth.
+/// The number of buckets for each doubling. A percentile is thus accurate to an eighth.
 const STEPS: u32 = 8;
-/// Doublings, starting at a microsecond. The last one begins at 18 minutes.
+/// The number of doublings, starting at a microsecond. The last begins at 18 minutes.
 const DOUBLINGS: u32 = 30;
 const BUCKETS: usize = (STEPS * DOUBLINGS) as usize;
 
-/// Latencies needed for a percentile: fewer have no significant tail.
+/// How many latencies must be recorded before a percentile is known, because a few say nothing about the slowest.
 pub const MIN_SEEN: u32 = 100;
 
-/// At this number all counts are halved, so that old latencies count less and less.
+/// When this many latencies are recorded, all counts are halved, so that old latencies count less and less.
 const MOST_SEEN: u32 = 2_000;
 
 /// A histogram of latencies whose buckets grow exponentially. Old latencies count less.

@@ -28,8 +28,8 @@ use std::time::Duration;
 pub use allocator::{Allocator, MAX_HOLDERS};
 pub use holder::Holder;
 
-/// How long leased tokens are valid. Short, because it is part of the error bound; long enough for
-/// a few round trips to the control plane.
+/// How long leased tokens are valid. The time is short because it is part of the error bound, but long enough for a few
+/// round trips to the control plane.
 pub const LEASE: Duration = Duration::from_millis(1_000);
 
 /// How often a proxy asks while it has requests.

@@ -9,7 +9,7 @@ use leno_types::traffic::Retries;
 use crate::backoff::delay;
 use crate::budget::Budget;
 
-/// How a try ended.
+/// How an attempt to send a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A response began.
@@ -22,22 +22,22 @@ pub enum Ending {
     Reset,
     /// The server refused the stream.
     RefusedStream,
-    /// The try exceeded its time limit.
+    /// The attempt exceeded its time limit.
     TimedOut,
 }
 
-/// Facts about the request and the try.
+/// Facts about the request and the attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The method is idempotent: sending the request twice has the same effect as sending it once.
+    /// Whether the method is idempotent: sending the request twice has the same effect as sending it once.
     pub is_idempotent: bool,
-    /// No application has seen the request, whatever its method is.
+    /// Whether no application has seen the request, whatever its method is.
     pub is_unprocessed: bool,
-    /// The whole request is still available.
+    /// Whether the whole request is still available.
     pub is_replayable: bool,
     /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// Time that is left for the request.
+    /// The time that is left for the request.
     pub time_left: Option<Duration>,
 }
 
@@ -46,29 +46,29 @@ pub struct Facts {
 pub enum Decision {
     /// Send the request again after this wait.
     Again(Duration),
-    /// The client gets the result of this try.
+    /// The client gets the result of this attempt.
     Final(Why),
 }
 
 /// Why a request is not sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Policy does not count this as a failure.
+    /// Policy does not count the result as a failure.
     NoFailure,
-    /// The number of attempts in the policy is used up.
+    /// As many retries were made as the policy allows.
     Attempts,
     /// The method is not idempotent, so a retry might repeat an effect.
     Method,
-    /// More of the body was sent than was kept.
+    /// The part of the body that was kept is not the whole body that was sent.
     Body,
-    /// The wait is longer than the time left, or than the policy allows.
+    /// The wait is longer than the time that is left, or than the policy allows.
     Time,
     /// The retry budget is used up.
     Budget,
 }
 
 impl Why {
-    /// For metrics. `None` if there was nothing to retry.
+    /// The label for metrics. `None` if there was nothing to retry.
     #[must_use]
     pub const fn label(self) -> Option<&'static str> {
         match self {
@@ -82,21 +82,20 @@ impl Why {
     }
 }
 
-/// The retries of one request. Its tokens come from [`Budget::request`], of this request or others.
+/// The retries of one request. Requests add tokens to the budget ([`Budget::request`]), and each retry takes one.
 #[derive(Clone, Debug, Default)]
 pub struct Retry {
     made: u32,
 }
 
 impl Retry {
-    /// Number of retries so far.
+    /// The number of retries so far.
     #[must_use]
     pub fn made(&self) -> u32 {
         self.made
     }
 
-    /// Decides after a try has ended. Takes a token of the budget last, once nothing else prevents
-    /// a retry.
+    /// Decides after an attempt has ended. Takes a token of the budget last, once nothing else prevents a retry.
     pub fn decide(
         &mut self,
         policy: &Retries,
@@ -135,7 +134,7 @@ impl Retry {
     }
 }
 
-/// Whether policy counts this as a failure.
+/// Whether policy counts this ending as a failure.
 #[must_use]
 pub fn is_failure(policy: &Retries, ending: Ending) -> bool {
     match ending {

@@ -43,13 +43,13 @@ fn imf_fixdate(text: &[u8]) -> Option<u64> {
     Some(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
-/// A number of so many digits and this byte, and what follows them.
+/// A number with this many digits and this byte after it, and the rest of the text.
 fn field(text: &[u8], digits: usize, end: u8) -> Option<(u64, &[u8])> {
     let (digits, rest) = text.split_at_checked(digits)?;
     Some((number(digits, 4)?, rest.strip_prefix(&[end])?))
 }
 
-/// Days since 1970-01-01. Years are counted from March, so that the leap day is the last day.
+/// The number of days since 1970-01-01. Internally a year begins in March, so that the leap day is its last day.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let year = if month > 2 { year } else { year - 1 };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -1,4 +1,4 @@
-//! Sockets of sock_diag(7), by which the kernel reports of TCP sockets.
+//! Sockets for sock_diag(7), the kernel's interface that reports the state of TCP sockets.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -7,18 +7,20 @@ use nix::libc;
 use nix::sys::socket::{NetlinkAddr, bind};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
-/// Where a message has the count of unread bytes (`idiag_rqueue`): after `struct nlmsghdr`, within `struct inet_diag_msg`.
+/// The offset in a message of the count of unread bytes (`idiag_rqueue`): after `struct nlmsghdr`, within `struct
+/// inet_diag_msg`.
 pub const UNREAD_AT: usize = 16 + 56;
-/// The same count, as a filter loads it, of a socket where only the end of what the other side has sent was not read: the kernel
-/// counts a FIN as a byte. It is unread wherever a program closes first, which most clients do.
+/// The value of that count, as a filter loads it, if only a FIN is unread: the kernel counts a FIN as a byte. This is
+/// the case if the other program closes first, as most clients do.
 const FIN_ALONE: u32 = 1_u32.to_be();
-/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` of linux/sock_diag.h, as bits.
+/// The multicast groups `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` (linux/sock_diag.h), as bits.
 const GROUPS: u32 = 0b101;
-/// Room for announcements that have not been read: some hundred, which are the connections that an application with
-/// unread requests closes at once. The kernel caps it (`net.core.rmem_max`); those beyond are lost, which its reader counts.
+/// Room for some hundred announcements that were not read yet: as many as connections with unread requests that an
+/// application closes at once. The kernel caps it (`net.core.rmem_max`). Announcements beyond it are lost, which the
+/// reader counts.
 const RECEIVE_BUFFER: usize = 512 << 10;
 
-/// A socket that asks the kernel about sockets of the calling process' network namespace; nothing waits in it to be read.
+/// A socket for queries about sockets of the calling process' network namespace. No announcements arrive on it.
 ///
 /// # Errors
 /// The system's reason.
@@ -29,7 +31,7 @@ pub fn diagnosis() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket on which the kernel announces the sockets of the calling process' network namespace that it destroys with
+/// A socket on which the kernel announces sockets of the calling process' network namespace that were destroyed with
 /// unread bytes.
 ///
 /// # Errors
@@ -42,7 +44,7 @@ pub fn announcements() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Passes messages of sockets with unread bytes, and drops all others.
+/// A filter that passes messages about sockets with unread bytes, and drops all others.
 fn with_unread_bytes() -> [SockFilter; 5] {
     use nix::libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let step = |code: u32, value, or, otherwise| {
@@ -66,11 +68,11 @@ mod tests {
 
     use super::*;
 
-    /// Where a message has the ports of a socket, its own first: after `struct nlmsghdr` and four bytes.
+    /// The offset in a message of the ports of a socket, its own first: after `struct nlmsghdr` and four bytes.
     const PORTS_AT: usize = 16 + 4;
-    /// Longer than any machine takes.
+    /// Longer than any machine needs.
     const LIMIT: Duration = Duration::from_secs(60);
-    /// How much later than a message those may come of sockets that were destroyed before.
+    /// How long after a message the announcements of sockets that were destroyed earlier may arrive.
     const LATE: Duration = Duration::from_millis(50);
 
     fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
@@ -82,7 +84,7 @@ mod tests {
         client.local_addr().unwrap().port()
     }
 
-    /// The ports of the next socket that is announced within a moment, if any is.
+    /// The ports of the next socket that is announced within [`LATE`], if there is one.
     fn next(announcements: &mut Socket) -> Option<[u16; 2]> {
         let mut message = [0; 1024];
         match announcements.read(&mut message) {
@@ -120,7 +122,7 @@ mod tests {
         let (begun, mut announced_at) = (Instant::now(), None);
         while announced_at.is_none_or(|at: Instant| at.elapsed() < LATE) {
             assert!(begun.elapsed() < LIMIT, "unread bytes are not announced");
-            // Other tests close connections at the same time.
+            // Other tests close connections at the same time; their announcements are skipped.
             let own = listener.local_addr().unwrap().port();
             let Some(ports) = next(&mut announcements).filter(|ports| ports.contains(&own)) else {
                 continue;

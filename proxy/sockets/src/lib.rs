@@ -1,8 +1,10 @@
-//! How sockets of the data plane are made: by a proxy in its own network namespace, and by the broker of a workload for a
-//! proxy outside of it (`leno_handover`). Both make the same ones, so that a workload cannot tell which of them serves it.
+//! Creates the sockets of the data plane: for a proxy in its own network namespace, and in the broker of a workload for
+//! a proxy outside of that namespace (`leno_handover`). Both create the same sockets, so that a workload cannot tell
+//! which of them serves it.
 //!
-//! It runs nothing and reads from no socket: a broker has no async runtime. `leno_transport` puts the sockets to use.
-//! Read first: [`listener`], [`tcp`] and [`udp`]; [`diagnosis`] and [`announcements`] are what the kernel says of sockets.
+//! The crate has no tasks and reads from no socket, because a broker has no async runtime. `leno_transport` uses the
+//! sockets. Read first: [`listener`], [`tcp`] and [`udp`]; [`diagnosis`] and [`announcements`] get reports from the
+//! kernel about sockets.
 
 #![cfg_attr(
     not(test),

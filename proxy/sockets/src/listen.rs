@@ -1,4 +1,4 @@
-//! Sockets that listen, and those that connect.
+//! Sockets that listen, and sockets that connect.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,42 +10,44 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::steer::spread;
 
-/// Connections that the kernel completes before they are accepted. As large as a burst that one
-/// worker accepts within some 50 ms; the kernel caps it at `net.core.somaxconn` (4096).
+/// How many connections the kernel completes before they are accepted. That is a burst that one worker accepts within
+/// some 50 ms. The kernel reduces it to `net.core.somaxconn` (4096).
 pub const BACKLOG: i32 = 4096;
 
-/// The same of the admin server, which scrapes and probes connect to.
+/// The backlog of the admin server, to which scrapers and probes connect.
 pub const ADMIN_BACKLOG: i32 = 128;
 
-/// How long a listener that closes waits for handshakes that have begun: longer than the way to a
-/// client and back in one region.
+/// How long a listener that closes waits for pending handshakes: longer than a round trip to a client in the same
+/// region.
 pub const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
 
-/// Silence on a connection after which the kernel probes it, and how often it does so before it ends
-/// the connection: 5 s + 3 x 3 s. Of a connection with bytes under way the kernel sends no probe.
+/// After how much silence the kernel probes a connection, and how often before it ends the connection: 5 s + 3 x 3 s.
+/// While sent bytes are unacknowledged, the kernel sends no probes.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
 
-/// The kernel's probes of connections on which nothing moves.
+/// The settings of the kernel's probes (TCP keep-alive).
 pub const PROBING: TcpKeepalive =
     TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL).with_retries(PROBES);
 
-/// A socket that listens at `address`. It shares its port with others that are made so (`SO_REUSEPORT`). Port 0 picks a
-/// free one.
+/// A socket that listens at `address`. It shares its port with other sockets that were created in this way
+/// (`SO_REUSEPORT`). Port 0 selects a free one.
 ///
 /// # Errors
-/// What the kernel says: the port belongs to another user, the family is switched off, ...
+/// The system's reason: the port belongs to another user, the address family is disabled, ...
 pub fn listener(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = bound(address)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
-/// Has a socket that is bound listen, in turns with those that listen at its port. Without effect where it listens.
+/// Makes a bound socket listen; it then shares new clients with the other listeners of its port. Does nothing if it
+/// listens already.
 ///
-/// An earlier succession has steered clients to the place that this one takes ([`steer`](crate::steer)): it would get all of them
-/// before it serves, and all of them at one of several workers.
+/// If an earlier process has steered all clients to the position that this listener gets ([`steer`](crate::steer)),
+/// that is undone at once. Otherwise this listener would get all clients, even before the process can serve, and one of
+/// several workers would get the clients of all.
 ///
 /// # Errors
 /// The system's reason.
@@ -58,10 +60,10 @@ pub fn listen(socket: &impl AsFd, backlog: i32) -> io::Result<()> {
     spread(socket)
 }
 
-/// The same, but it does not listen yet.
+/// Like [`listener`], but the socket does not listen yet.
 ///
 /// # Errors
-/// As [`listener`].
+/// The errors of [`listener`].
 pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
@@ -69,7 +71,7 @@ pub fn bound(address: SocketAddr) -> io::Result<OwnedFd> {
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    // Accepted sockets inherit both, which saves system calls for each of them.
+    // Accepted sockets inherit both options, which saves system calls for each of them.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&PROBING)?;
     socket.set_nonblocking(true)?;
@@ -99,7 +101,7 @@ pub fn udp(ipv6: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Whether the machine lacks a family of addresses.
+/// Whether the error means that the machine does not support a family of addresses.
 #[must_use]
 pub fn is_no_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
@@ -118,12 +120,12 @@ mod tests {
         let bound = bound("127.0.0.1:0".parse().unwrap()).unwrap();
         let error = TcpStream::connect(address(&bound)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        // Another one has the same port.
+        // Another listener has the same port.
         let listener = listener(address(&bound)).unwrap();
         TcpStream::connect(address(&listener)).unwrap();
     }
 
-    /// All clients came to the one that listened last, before it could serve.
+    /// Regression: all clients were sent to the process that had begun to listen last, before it could serve.
     #[test]
     fn one_that_begins_to_listen_after_a_succession_takes_its_part_alone() {
         let first = listener("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -133,7 +135,8 @@ mod tests {
         drop(first);
         let third = bound(address).unwrap();
         listen(&third, BACKLOG).unwrap();
-        // How many of 64 clients come to each: of so many each of two gets some, unless they are steered.
+        // The number of clients, of 64, that each listener gets. With so many, each of two gets some unless they are
+        // steered.
         let clients = |listeners: [&OwnedFd; 2]| {
             let clients: Vec<_> = (0..64).map(|_| TcpStream::connect(address).unwrap()).collect();
             let accept = |listener: &OwnedFd| {
@@ -149,7 +152,7 @@ mod tests {
         let both = |counts: [usize; 2]| counts[0] > 0 && counts[1] > 0;
         assert!(both(clients([&second, &third])));
         crate::steer(&third, 1).unwrap();
-        // One that listens already changes nothing.
+        // Calling `listen` on a socket that listens already changes nothing.
         listen(&second, BACKLOG).unwrap();
         assert_eq!(clients([&second, &third]), [0, 64]);
         drop(second);

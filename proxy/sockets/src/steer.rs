@@ -1,4 +1,4 @@
-//! Has the kernel give new clients of a port to another one of the sockets that share it (`SO_REUSEPORT`).
+//! Makes the kernel deliver new clients of a port to one of the sockets that share it (`SO_REUSEPORT`).
 #![expect(unsafe_code, reason = "no crate in use sets SO_ATTACH_REUSEPORT_CBPF")]
 
 use std::ffi::c_int;
@@ -10,26 +10,27 @@ use std::ptr::from_ref;
 use nix::errno::Errno;
 use nix::libc;
 
-/// Clients that come from now on go to the listener of this port and family that has this place among those that listen, by when they
-/// began, from 0. Where there is none, the kernel chooses one, as before. It holds until [`spread`], also for listeners that come later.
+/// From now on, new clients go to one listener among those that share this port and family: the one at position
+/// `place`, in the order in which they began to listen, counted from 0. If there is no such listener, the kernel
+/// chooses one. This holds until [`spread`], also for listeners that are added later.
 ///
 /// # Errors
-/// The system's reason, as of a socket that shares no port.
+/// The system's reason, for example that the socket does not share its port.
 pub fn steer(listener: &impl AsFd, place: u32) -> io::Result<()> {
     attach(listener, &mut [step(libc::BPF_RET | libc::BPF_K, place, 0, 0)])
 }
 
-/// How many bytes the connection IDs have by which [`steer_connections`] knows packets.
+/// The length in bytes of the connection IDs by which [`steer_connections`] recognises packets.
 pub const CONNECTION_ID_BYTES: u8 = 8;
 
-/// Packets of QUIC go to the process that their connection belongs to, where two processes share the port. This socket is of the
-/// second one, whose connection IDs begin with `mark`; it gets what begins a connection, too. All others go to the first one.
-/// Once that has closed its socket, everything goes to the other one.
+/// While two processes share a port, delivers each QUIC packet to the process that has its connection. `socket` belongs
+/// to the second process, whose connection IDs begin with `mark`; it also gets packets that begin a connection. All
+/// other packets go to the first process. Once that has closed its socket, all packets go to the second.
 ///
-/// The kernel runs it from the first byte of the payload on; a packet that is too short goes to the first process.
+/// The kernel runs the filter on the payload; a packet that is too short goes to the first process.
 ///
 /// # Errors
-/// The system's reason, as of a socket that shares no port.
+/// The system's reason, for example that the socket does not share its port.
 pub fn steer_connections(socket: &impl AsFd, mark: [u8; 4]) -> io::Result<()> {
     use nix::libc::{
         BPF_ABS, BPF_B, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W,
@@ -41,10 +42,11 @@ pub fn steer_connections(socket: &impl AsFd, mark: [u8; 4]) -> io::Result<()> {
         &mut [
             step(BPF_LD | BPF_B | BPF_ABS, 0, 0, 0),
             step(BPF_JMP | BPF_JSET | BPF_K, LONG_HEADER, 2, 0),
-            // A short header: the ID of this end follows (RFC 9000, 17.3.1).
+            // A short header: the connection ID of the receiver follows (RFC 9000, 17.3.1).
             step(BPF_LD | BPF_W | BPF_ABS, 1, 0, 0),
             step(BPF_JMP | BPF_JA, 3, 0, 0),
-            // A long one: the version, the length of the ID, the ID (17.2). That of a client's first packets has another length.
+            // A long header: the version, the length of the ID and the ID follow (17.2). The ID in a client's first
+            // packets has another length.
             step(BPF_LD | BPF_B | BPF_ABS, 5, 0, 0),
             step(BPF_JMP | BPF_JEQ | BPF_K, id_bytes, 0, 2),
             step(BPF_LD | BPF_W | BPF_ABS, 6, 0, 0),
@@ -55,13 +57,13 @@ pub fn steer_connections(socket: &impl AsFd, mark: [u8; 4]) -> io::Result<()> {
     )
 }
 
-/// The kernel spreads new clients over all listeners of this port and family again.
+/// Makes the kernel spread new clients over all listeners of this port and family again.
 ///
 /// # Errors
-/// The system's reason, but for those that leave nothing to be undone.
+/// The system's reason, except if there is nothing to undo.
 pub fn spread(listener: &impl AsFd) -> io::Result<()> {
     match set(listener, libc::SO_DETACH_REUSEPORT_BPF, &c_int::default()) {
-        // Nothing steers them; it shares no port; the kernel cannot undo it (before Linux 5.3).
+        // Nothing was steered, the socket does not share its port, or the kernel cannot undo it (before Linux 5.3).
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -81,13 +83,13 @@ fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 fn attach(socket: &impl AsFd, steps: &mut [libc::sock_filter]) -> io::Result<()> {
     let len = u16::try_from(steps.len()).unwrap_or_default();
     let program = libc::sock_fprog { len, filter: steps.as_mut_ptr() };
-    // The kernel copies the program, whose steps live until it has.
+    // The kernel copies the program during the call, and its steps live that long.
     set(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 fn set<T>(listener: &impl AsFd, option: c_int, value: &T) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of_val(value)).unwrap_or_default();
-    // SAFETY: the kernel reads as many bytes as the value has.
+    // SAFETY: the kernel reads as many bytes as `value` has.
     let set = unsafe {
         libc::setsockopt(
             listener.as_fd().as_raw_fd(),
@@ -121,7 +123,8 @@ mod tests {
         socket
     }
 
-    /// While both processes had the port, the kernel gave half of the packets to the one that did not know their connection.
+    /// Regression: while both processes had the port, the kernel delivered half of the packets to the process that did
+    /// not know their connection.
     #[test]
     fn packets_of_connections_go_to_their_process_and_new_clients_to_the_second() {
         let first = shared("127.0.0.1:0");
@@ -133,7 +136,7 @@ mod tests {
             [&[0xc0, 0, 0, 0, 1, length][..], id, &[0; 20]].concat()
         };
         let sent_to = |packet: &[u8], by: &UdpSocket| {
-            // Whatever the kernel's hash of the client's address says.
+            // The result must not depend on the kernel's hash of the client's address.
             for _ in 0..16 {
                 let client = UdpSocket::bind("127.0.0.1:0").unwrap();
                 client.send_to(packet, by.local_addr().unwrap()).unwrap();

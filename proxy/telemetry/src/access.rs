@@ -4,9 +4,9 @@
 //! settings ─► Layout ─┬─► Log: text or JSON, to standard output by a thread that all workers share
 //!                     └─► Records: of one worker, to a collector by OTLP
 //! ```
-//! Without a log a request has one look at an `Option`. With one, its method, its target and the headers that the layout
-//! names are copied when it begins, and only what the layout names is read at its end. Nothing waits: what does not fit
-//! into a queue is dropped and counted.
+//! Without a log, a request costs one check of an `Option`. With a log, its method, its target and the headers that the
+//! layout names are copied when it begins, and at its end only the fields of the layout are computed. No request waits:
+//! if a queue is full, the line or record is dropped and counted.
 
 mod field;
 mod line;
@@ -30,17 +30,17 @@ pub use log::Log;
 pub use records::{MAX_RECORDS, Records};
 pub use settings::{AccessSettings, AccessSettingsError, Form, Layout};
 
-/// Longest text of a field. The rest is cut off.
+/// The longest text of a field, in bytes. The rest is cut off.
 pub(crate) const MAX_FIELD_BYTES: usize = 1024;
 
-/// Where lines go.
+/// Where the lines or records of a worker go.
 #[derive(Debug)]
 pub(crate) enum AccessLog {
     Lines(Log),
     Records(Rc<Records>),
 }
 
-/// What is copied of a request when it begins.
+/// The parts of a request that are copied when it begins.
 #[derive(Debug)]
 pub(crate) struct Noted {
     method: Box<str>,
@@ -48,14 +48,14 @@ pub(crate) struct Noted {
     headers: Vec<(Box<str>, Box<[u8]>)>,
 }
 
-/// The contents of one line.
+/// The contents of one line or record.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
     /// The client and the server.
     pub edge: &'a EdgeLabels,
     /// The request's method, or `TCP` for an opaque connection.
     pub method: &'a str,
-    /// The protocol of the request, for example `HTTP/2`. For an opaque connection `TLS`, if it
+    /// The protocol of the request, for example `HTTP/2`. For an opaque connection it is `TLS` if the connection
     /// carries TLS.
     pub protocol: Option<&'a str>,
     /// The request's target, or the original destination.
@@ -66,15 +66,15 @@ pub struct Record<'a> {
     pub grpc_status: Option<u8>,
     /// The host in the ClientHello of a TLS connection.
     pub server_name: Option<&'a str>,
-    /// Bytes from the client and from the server.
+    /// The numbers of bytes from the client and from the server.
     pub bytes: (u64, u64),
-    /// From the head of the request to the end of the response.
+    /// The time from the head of the request to the end of the response.
     pub duration: Duration,
     /// Why the mesh failed the request or connection. `None` if it did not.
     pub error: Option<&'a str>,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     pub trace: Option<TraceIds>,
-    /// More of the request, if the layout names it.
+    /// More details of the request, if the layout names them.
     pub observed: Option<&'a TappedRequest>,
     /// The headers of the request that the layout names.
     pub headers: &'a [(Box<str>, Box<[u8]>)],
@@ -96,7 +96,8 @@ impl AccessLog {
         }
     }
 
-    /// Copies what a line needs of a request. `None`: the request is not logged, since it exports records itself.
+    /// Copies those parts of a request that its line in the log needs. `None` if the request is not logged, because it
+    /// carries an export of log records itself.
     pub(crate) fn note<'h, H>(
         &self,
         method: &str,
@@ -119,7 +120,7 @@ impl AccessLog {
         Some(Noted { method: method.into(), target: shown.into(), headers: headers.collect() })
     }
 
-    /// Queues a line. Returns what is to be counted, if it was dropped.
+    /// Queues a line. If it was dropped, returns the counter for that.
     pub(crate) fn write(&self, record: &Record<'_>) -> Option<Counter> {
         let (is_queued, lost) = match self {
             Self::Lines(log) => (log.write(record), Counter::AccessLogDropped),
@@ -137,7 +138,7 @@ impl Noted {
 }
 
 impl<'a> Record<'a> {
-    /// A record of which nothing but the two ends is known.
+    /// A record that only contains the client and the server.
     #[must_use]
     pub fn of(edge: &'a EdgeLabels) -> Self {
         Self {
@@ -163,7 +164,7 @@ impl<'a> Record<'a> {
         micros(began.duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
-    /// Whether the mesh or the server has failed it.
+    /// Whether the mesh or the server failed the request or connection.
     fn is_failed(&self) -> bool {
         self.error.is_some()
             || self.status.is_some_and(|status| status >= 500)

@@ -1,15 +1,13 @@
-//! How requests were answered: by status, by `grpc-status`, and by cause where the mesh itself failed them.
+//! Counts how requests were answered: by status, by `grpc-status`, and by cause if the mesh itself failed them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Statuses that are counted separately. Further statuses count as 0. HTTP defines about 60.
+/// How many statuses are counted separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
-/// gRPC statuses that are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines
-/// 17.
+/// How many gRPC statuses are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines 17.
 const MAX_GRPC_STATUSES: usize = 17;
-/// Causes that are counted separately. Causes are constants of the code, so this is never
-/// reached.
+/// How many causes are counted separately. Causes are constants of the code, so this number is never reached.
 const MAX_CAUSES: usize = 64;
 
 /// The counts of an edge or a route on one worker.
@@ -17,7 +15,7 @@ const MAX_CAUSES: usize = 64;
 pub(crate) struct Answers {
     statuses: RefCell<Vec<(u16, u64)>>,
     grpc: RefCell<Vec<(u8, u64)>>,
-    /// Statuses of HTTP that calls of gRPC are counted with besides 200: the mesh has failed them.
+    /// HTTP statuses other than 200 with which gRPC calls are counted, because the mesh has failed them.
     failed_calls: RefCell<Vec<(u16, u64)>>,
     errors: RefCell<Vec<(&'static str, u64)>>,
 }
@@ -36,7 +34,7 @@ impl Answers {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
     }
 
-    /// A call of gRPC, whose `http` status is counted by [`Self::status`] too.
+    /// Counts a gRPC call by its gRPC status. The caller also counts the `http` status with [`Self::status`].
     pub(crate) fn grpc(&self, status: u8, http: u16) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
         if http != 200 {
@@ -74,7 +72,7 @@ fn add<K: Copy + Ord>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
     }
 }
 
-/// Searches the list for the entry, since an edge has only a handful of statuses.
+/// Adds one to an entry. The list is searched, because an edge has only a few statuses.
 fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
     let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
         key

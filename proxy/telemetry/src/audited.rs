@@ -1,19 +1,20 @@
-//! What audit policies have matched: distinct requests with their numbers, from which policies are written.
+//! The distinct requests that audit policies have matched, and how often each occurred. Users write policies from
+//! these.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Most distinct requests that a worker keeps. Clients choose methods, hosts and paths, so that they must not fill the
-/// memory: with [`MAX_PATH_BYTES`] it is half a megabyte at most.
+/// The largest number of distinct requests that a worker keeps. Clients choose methods, hosts and paths, so their
+/// number must be limited: with [`MAX_PATH_BYTES`] they take half a megabyte at most.
 pub const MAX_AUDITED: usize = 512;
 
-/// The longest path that is kept.
+/// The longest path that is kept, in bytes.
 pub const MAX_PATH_BYTES: usize = 512;
 
-/// The longest method, and the longest host.
+/// The longest method, and the longest host, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// A request that an audit policy has matched, or a connection of bytes.
+/// A request that an audit policy has matched, or a connection that is relayed as bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AuditedRequest {
     /// `<namespace>/<name>` of the policy.
@@ -24,7 +25,7 @@ pub struct AuditedRequest {
     pub address: Option<IpAddr>,
     /// The workload's port.
     pub port: u16,
-    /// Empty for a connection of bytes, as are host and path.
+    /// The method. For a connection that is relayed as bytes, method, host and path are empty.
     pub method: Box<str>,
     /// The authority, as sent.
     pub host: Box<str>,
@@ -32,7 +33,7 @@ pub struct AuditedRequest {
     pub path: Box<str>,
 }
 
-/// The requests of one worker, or of several, each with its number.
+/// The requests of one worker, or of several, and how often each occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AuditedRequests(BTreeMap<AuditedRequest, u64>);
 
@@ -60,7 +61,7 @@ impl AuditedRequests {
         }
     }
 
-    /// Forgets those that are more than `most`.
+    /// Removes the requests beyond the first `most`.
     pub(crate) fn forget_beyond(&mut self, most: usize) {
         while self.0.len() > most {
             self.0.pop_last();

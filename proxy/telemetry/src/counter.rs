@@ -1,10 +1,10 @@
-//! Counters of a worker as a whole, for events that belong to no edge.
+//! Counters of a whole worker, for events that do not belong to an edge.
 
 use std::cell::Cell;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $labels:literal,)+) => {
-        /// A counter of a worker as a whole.
+        /// A counter of a whole worker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter {
             $($(#[doc = $doc])+ $variant,)+
@@ -20,7 +20,7 @@ macro_rules! counters {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The labels, in the form between the braces.
+            /// The labels, as between the braces of the text format.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $(Self::$variant => $labels),+ }
@@ -222,7 +222,7 @@ counters! {
     SpansBeyondRate = "leno_trace_spans" r#"result="beyond-rate""#,
 }
 
-/// One cell for each [`Counter`].
+/// A cell for each [`Counter`].
 #[derive(Debug)]
 pub(crate) struct Counters(Box<[Cell<u64>]>);
 

@@ -13,7 +13,7 @@ use crate::answers::Answers;
 use crate::exemplar::{Exemplar, Exemplars};
 use crate::native::NativeHistogram;
 
-/// The direction of the traffic, seen from the counting proxy's workload.
+/// The direction of the traffic, seen from the workload of the proxy that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// Counted by the server's proxy.
@@ -42,20 +42,20 @@ pub struct EdgeLabels {
     pub client: Arc<str>,
     /// The client's namespace.
     pub client_namespace: Arc<str>,
-    /// The trust domain of a client of another one; empty for clients of the mesh's own.
+    /// The client's trust domain if it is not the mesh's own; else empty.
     pub client_trust_domain: Arc<str>,
     /// The server workload.
     pub server: Arc<str>,
     /// The server's namespace.
     pub server_namespace: Arc<str>,
-    /// The service through which the client called, outbound only.
+    /// The service through which the client called; only if the client's proxy counts.
     pub service: Arc<str>,
     /// Whether the connection between the proxies is mTLS.
     pub mtls: bool,
 }
 
 impl EdgeLabels {
-    /// As the aggregator of flows reads them.
+    /// The labels in the form that the aggregator of flows reads.
     fn shared(&self) -> leno_requests::Labels<&str> {
         leno_requests::Labels {
             direction: self.direction.as_str(),
@@ -68,7 +68,8 @@ impl EdgeLabels {
         }
     }
 
-    /// A row to count its requests in: one of `rows`, or if all are taken one that no other process reads.
+    /// A row in which the requests of this edge are counted: one of `rows`, or, if all are taken, one that no other
+    /// process reads.
     pub(crate) fn claim(&self, rows: &Rc<Rows>) -> Row {
         let of = |rows: &Rc<Rows>| rows.claim(&self.shared());
         let private = || of(&Rows::new(WorkerMemory::private()));
@@ -76,9 +77,9 @@ impl EdgeLabels {
     }
 }
 
-/// What counts requests, and names their client and server in the access log.
+/// An edge or a client on which requests are counted, and which names client and server for the access log.
 pub trait Logged {
-    /// Where they are counted.
+    /// The edge on which requests are counted.
     fn edge(&self) -> &Edge;
 
     /// The client and the server in lines of the access log.
@@ -108,9 +109,9 @@ impl<T: Logged> Logged for Rc<T> {
 pub struct Edge {
     pub(crate) labels: EdgeLabels,
     pub(crate) answers: Answers,
-    /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
+    /// Statuses by class, gRPC statuses and durations. They are in memory that the aggregator of flows can read, too.
     pub(crate) row: Row,
-    /// The same durations.
+    /// The durations in the buckets of native histograms.
     pub(crate) native: NativeHistogram,
     pub(crate) tcp_opened: Cell<u64>,
     pub(crate) tcp_closed: Cell<u64>,
@@ -149,14 +150,14 @@ impl Edge {
         &self.labels
     }
 
-    /// Counts a request. The server or the mesh answered it with `status` after `duration`.
+    /// Counts a request that the server or the mesh answered with `status` after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
         self.answers.status(status);
         self.row.request(status, duration);
         self.native.count(duration);
     }
 
-    /// Keeps a request that has a span, in place of the one before in its bucket of durations.
+    /// Keeps a request that has a span as the exemplar of its bucket of durations, in place of the earlier one.
     pub(crate) fn exemplify(&self, duration: Duration, ids: TraceIds) {
         let mut exemplars = self.exemplars.borrow_mut();
         let bucket = exemplars.get_or_insert_default().get_mut(bucket_of(duration));
@@ -165,7 +166,8 @@ impl Edge {
         }
     }
 
-    /// Counts a gRPC call that ended with this `grpc-status`, and is counted as a request with this status of HTTP.
+    /// Counts a gRPC call that ended with this `grpc-status`. `http` is the HTTP status with which it is counted as a
+    /// request.
     pub fn grpc(&self, status: u8, http: u16) {
         self.answers.grpc(status, http);
         self.row.grpc(status);
@@ -186,13 +188,13 @@ impl Edge {
         add(&self.tcp_closed, 1);
     }
 
-    /// Counts bytes from the client and bytes to the client.
+    /// Counts bytes: `read` from the client, `written` to the client.
     pub fn bytes(&self, read: u64, written: u64) {
         add(&self.read_bytes, read);
         add(&self.written_bytes, written);
     }
 
-    /// Counts bytes of a relay, from the client or to it.
+    /// Counts bytes of a relay, which came from the client or went to it.
     pub fn moved(&self, from_client: bool, count: u64) {
         add(if from_client { &self.read_bytes } else { &self.written_bytes }, count);
     }
@@ -207,13 +209,13 @@ impl Edge {
         add(&self.retries, 1);
     }
 
-    /// The server is an endpoint that this worker ejects now, for `reason`; until
+    /// Records that this worker has ejected the server of this edge, for `reason`. This holds until
     /// [`forget_ejected`](crate::Registry::forget_ejected).
     pub fn ejected(&self, reason: &'static str) {
         self.ejected.set(Some(reason));
     }
 
-    /// Whether an opaque connection is open on this edge. Requests in flight are unknown here.
+    /// Whether an opaque connection is open on this edge. Requests in flight are not known here.
     pub(crate) fn is_open(&self) -> bool {
         self.tcp_opened.get() > self.tcp_closed.get()
     }

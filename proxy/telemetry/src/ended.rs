@@ -1,4 +1,4 @@
-//! The counts of workers that have ended while their proxy goes on.
+//! The counts of workers that have ended while their proxy continues.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -11,7 +11,8 @@ use crate::render::workload_of;
 use crate::route::MAX_ROUTES;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
-/// Their sum, in as much memory as one worker may use: beyond that, the series are forgotten that no other worker has.
+/// The sum of these counts. It takes no more memory than one worker may use: beyond that, series that no other worker
+/// has are dropped.
 #[derive(Debug, Default)]
 pub struct EndedCounts {
     sum: Snapshot,
@@ -32,7 +33,7 @@ impl EndedCounts {
             let server = workload_of(&labels.server).into();
             let sum = forgotten.entry(EdgeLabels { server, ..labels }).or_default();
             sum.add(&counts);
-            // These describe a single edge, so they have no sum.
+            // These values belong to a single edge, so they have no sum.
             sum.exemplars.clear();
             sum.native = Default::default();
         }
@@ -62,7 +63,7 @@ impl EndedCounts {
     }
 }
 
-/// Nothing of a worker that has ended is open or in use any more.
+/// Clears what a worker that has ended cannot have: open connections and ejected endpoints.
 fn of_ended(mut last: Snapshot) -> Snapshot {
     for edge in last.edges.values_mut() {
         let (tcp_closed, ejected) = (edge.tcp_opened, BTreeMap::new());
@@ -71,7 +72,7 @@ fn of_ended(mut last: Snapshot) -> Snapshot {
     last
 }
 
-/// Removes what is not used, if there are more than `most`, and returns it.
+/// If there are more than `most` entries, removes those that are not used, and returns them.
 fn forget<K: Ord, V>(
     counts: &mut BTreeMap<K, V>,
     most: usize,
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    /// The counts of a worker that has served one connection of each client.
+    /// The counts of a worker that has served one connection of each of these clients.
     fn served(clients: impl IntoIterator<Item = String>) -> Snapshot {
         let registry = Registry::new();
         for client in clients {

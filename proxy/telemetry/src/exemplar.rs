@@ -1,8 +1,8 @@
-//! Exemplars: for each bucket of a histogram of durations the last request that has a span, so that a slow bucket leads to
-//! a trace.
+//! Exemplars: for each bucket of a histogram of durations, the last request that has a span. So the user of a dashboard
+//! finds a trace for a slow bucket.
 //!
-//! Only requests whose span is queued for the collector become exemplars: those without one cost nothing. An edge that has
-//! any has room for one in each bucket, 2 KB.
+//! Only requests whose span is queued for the collector become exemplars; requests without a span cost nothing. An edge
+//! with any exemplar has room for one in each bucket, 2 KB.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use leno_requests::BUCKETS;
 use leno_tap::TraceIds;
 
-/// One for each bucket.
+/// One exemplar for each bucket.
 pub(crate) type Exemplars = [Option<Exemplar>; BUCKETS];
 
 /// A request in a trace.
@@ -20,7 +20,7 @@ pub(crate) struct Exemplar {
     trace_id: u128,
     span_id: u64,
     duration: Duration,
-    /// When it ended, since 1970.
+    /// When the request ended, since 1970.
     pub(crate) at: Duration,
 }
 
@@ -32,7 +32,8 @@ impl Exemplar {
     }
 }
 
-/// As OpenMetrics 1.0 has it after a sample: labels of 62 characters of the 128 that there may be, the value, the time.
+/// The form that OpenMetrics 1.0 defines, after a sample: labels, the value, the time. The labels have 62 of the
+/// permitted 128 characters.
 impl fmt::Display for Exemplar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace_id, span_id, duration, at } = self;
@@ -44,7 +45,7 @@ impl fmt::Display for Exemplar {
     }
 }
 
-/// Those that there are, by their bucket.
+/// The existing exemplars, by bucket.
 pub(crate) fn kept(exemplars: Option<&Exemplars>) -> BTreeMap<usize, Exemplar> {
     let all = exemplars.into_iter().flatten().enumerate();
     all.filter_map(|(bucket, exemplar)| Some((bucket, (*exemplar)?))).collect()
@@ -58,7 +59,7 @@ mod tests {
     use crate::trace::{MAX_SPANS, Traces};
     use crate::{Arrival, Direction, Edge, EdgeLabels, Outcome, Registry, Snapshot, render};
 
-    /// A worker whose new traces are sampled by these settings, and its edge.
+    /// A worker with these settings of traces, and an edge of it.
     fn worker(settings: &str) -> (Registry, Rc<Edge>) {
         let traces = Rc::new(Traces::new(settings.parse().unwrap()));
         let registry = Registry::new().with_traces(Some(traces));
@@ -75,7 +76,7 @@ mod tests {
         (registry, edge)
     }
 
-    /// A request in this trace, as far as it is sampled.
+    /// Counts a request of this trace, which is sampled or not.
     fn request((registry, edge): &(Registry, Rc<Edge>), trace: u128, status: u16) {
         let parent = format!("00-{trace:032x}-00000000000000aa-01");
         let headers = || ("cart", std::iter::once(("traceparent", parent.as_bytes())));
@@ -102,7 +103,7 @@ mod tests {
         assert!(value.parse::<f64>().unwrap() <= bound.parse::<f64>().unwrap(), "{line}");
         assert!(time.parse::<f64>().unwrap() > 1e9, "{line}");
         assert_eq!(with(&page), 1);
-        // The other format has none.
+        // The text format of Prometheus has no exemplars.
         assert_eq!(with(&render(&worker.0.snapshot(), &[], false)), 0);
     }
 
@@ -115,7 +116,7 @@ mod tests {
             worker.0.begin(Arrival::Outbound, ("HTTP/2", "GET", b"/"), headers, || headers().1);
         worker.0.end(&worker.1, &begun, &Outcome { status: 200, ..Outcome::default() });
         assert!(worker.1.exemplars.borrow().is_none());
-        // Nor are those whose span is lost.
+        // Requests whose span is dropped are no exemplars either.
         for trace in 1..=MAX_SPANS as u128 + 1 {
             request(&worker, trace, 200);
         }

@@ -1,4 +1,4 @@
-//! What forgotten edges have counted, by workload, so that sums over a workload's instances never fall.
+//! The counts of edges that were dropped, summed by workload, so that a workload's total never decreases.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,11 +7,11 @@ use crate::edge::{Edge, EdgeLabels};
 use crate::render::workload_of;
 use crate::snapshot::EdgeCounts;
 
-/// Most workloads of which a worker keeps the sum: 180 KB. With more, the sum that was updated least recently is dropped;
-/// if requests still go to other instances of that workload, its sum starts from zero.
+/// For how many workloads a worker keeps a sum, which takes 180 KB. If there are more, the sum that was updated least
+/// recently is dropped; if requests still go to other instances of that workload, its sum starts from zero.
 pub(crate) const MAX_FORGOTTEN: usize = 256;
 
-/// The sums of a worker, the most recent last.
+/// The sums of a worker. The one that was updated last is at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Forgotten(Vec<(EdgeLabels, EdgeCounts)>);
 
@@ -23,7 +23,7 @@ impl Forgotten {
         let known = self.0.iter().position(|(of, _)| *of == labels);
         let mut sum = known.map(|place| self.0.remove(place).1).unwrap_or_default();
         sum.add(&EdgeCounts { live: false, ..EdgeCounts::of(edge) });
-        // These describe a single edge, so they have no sum.
+        // These values belong to a single edge, so they have no sum.
         sum.exemplars.clear();
         sum.ejected.clear();
         sum.native = Default::default();
@@ -33,7 +33,7 @@ impl Forgotten {
         self.0.push((labels, sum));
     }
 
-    /// The sums, by labels in which the server is a workload.
+    /// The sums, by labels whose server is a workload and not an instance.
     pub(crate) fn counts(&self) -> BTreeMap<EdgeLabels, EdgeCounts> {
         self.0.iter().cloned().collect()
     }

@@ -1,27 +1,29 @@
 //! Durations in the exponential buckets of Prometheus' native histograms.
 //!
 //! Bounds are powers of two to the quarter, so that a quantile is off by 9 % at most; those of classic histograms stand
-//! farther apart ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)). An edge has a cell for each bucket once it has a request.
+//! farther apart ([`BUCKET_BOUNDS_S`](crate::BUCKET_BOUNDS_S)). An edge has a cell for each bucket once it has a
+//! request.
 
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
-/// Bounds are `2^(index / 2^SCHEMA)` seconds.
+/// The bound between two buckets is `2^(index / 2^SCHEMA)` seconds.
 pub const SCHEMA: i32 = 2;
-/// Durations up to this one, in seconds, are not told apart: 2^-15, 31 microseconds.
+/// Durations up to this one, in seconds, all count in one bucket: 2^-15, 31 microseconds.
 pub const ZERO_THRESHOLD_S: f64 = 1.0 / 32_768.0;
-/// The bucket above the threshold, by the index of its upper bound.
+/// The index of the upper bound of the first bucket above the threshold.
 pub const FIRST_INDEX: i32 = -15 * 4 + 1;
-/// Buckets above the threshold: to 2^7 seconds. What takes longer is in the last one.
+/// Buckets above the threshold: to 2^7 seconds. Longer durations count in the last one.
 const BUCKETS: usize = 22 * 4;
-/// Those, and the one below the threshold.
+/// The number of all buckets, including the one below the threshold.
 const CELLS: usize = BUCKETS + 1;
 
 /// The durations of one edge or one rule on a worker.
 #[derive(Debug, Default)]
 pub(crate) struct NativeHistogram(OnceCell<Box<[Cell<u64>; CELLS]>>);
 
-/// A copy of it, or the sum of several. Empty, or the bucket below the threshold and those above it.
+/// A copy of a [`NativeHistogram`], or the sum of several. Either empty, or the count below the threshold, followed by
+/// those of the buckets above it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeCounts(Vec<u64>);
 
@@ -42,13 +44,13 @@ impl NativeHistogram {
 }
 
 impl NativeCounts {
-    /// Durations below the threshold.
+    /// The number of durations below the threshold.
     #[must_use]
     pub fn zero(&self) -> u64 {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// Durations in each bucket above the threshold, from [`FIRST_INDEX`] on.
+    /// The number of durations in each bucket above the threshold, from [`FIRST_INDEX`] on.
     #[must_use]
     pub fn buckets(&self) -> &[u64] {
         self.0.get(1..).unwrap_or_default()
@@ -65,13 +67,13 @@ impl NativeCounts {
     }
 }
 
-/// The cell of a duration: the smallest bound that is not below it. The exponent of a number leads to four bounds.
+/// The cell of a duration: that of the smallest bound that is not below the duration. Each exponent has four bounds.
 fn cell_of(duration: Duration) -> usize {
-    /// Bits of a float's mantissa.
+    /// The number of bits in a float's mantissa.
     const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
-    /// The exponent of numbers from 1 to 2.
+    /// The exponent in the representation of numbers from 1 to 2.
     const BIAS: u64 = 1023;
-    /// The bounds between a power of two and the next.
+    /// The bounds from a power of two to the next, relative to the power.
     const BOUNDS: [f64; 4] =
         [1.0, 1.189_207_115_002_721, std::f64::consts::SQRT_2, 1.681_792_830_507_429];
     let seconds = duration.as_secs_f64();
@@ -81,7 +83,7 @@ fn cell_of(duration: Duration) -> usize {
     let bits = seconds.to_bits();
     let mantissa = f64::from_bits(bits & ((1 << MANTISSA) - 1) | BIAS << MANTISSA);
     let below = BOUNDS.iter().filter(|bound| mantissa > **bound).count();
-    // The exponent is at least that of the threshold, -15, since the number is above it.
+    // The number is above the threshold, so its exponent is at least that of the threshold, -15.
     let octave = (bits >> MANTISSA).saturating_sub(BIAS - 15);
     let octave = usize::try_from(octave).unwrap_or(usize::MAX);
     octave.saturating_mul(4).saturating_add(below).min(BUCKETS)

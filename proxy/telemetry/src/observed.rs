@@ -1,4 +1,4 @@
-//! A request while it is in progress and a tap is open, or it may have a span.
+//! A request in progress, while a tap is open or if the request may have a span.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,16 +16,17 @@ use crate::tap::{
     Carried, MASK, MAX_COPIED, Mark, RoomForBodies, Tap, Taps, Wanted, is_secret, masked_target,
 };
 
-/// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
+/// How many bytes of headers one event may have. With its target and decisions an event has a few KB, and a full queue
+/// 2 MB.
 const MAX_HEADER_BYTES: usize = 2048;
-/// Most decisions of one event: those of a request with the most retries.
+/// How many decisions one event may have: as many as a request with the most retries.
 const MAX_DECISIONS: usize = 32;
 
-/// What a tap or a span shows of a request, as far as it is known.
+/// The details of a request that a tap or a span shows, as far as they are known.
 #[derive(Debug)]
 pub(crate) struct Observed {
     taps: Taps,
-    /// The taps that may show it.
+    /// The open taps that may show the request.
     open: Vec<Arc<Tap>>,
     protocol: &'static str,
     method: Box<str>,
@@ -37,16 +38,16 @@ pub(crate) struct Observed {
     route: Option<Box<str>>,
     retries: Cell<u32>,
     carried: Carried,
-    /// `None` unless an open tap wants bodies of this request.
+    /// The copies of the bodies; `None` unless an open tap wants bodies of this request.
     copies: Option<(BodyCopies, RoomForBodies)>,
-    /// `None` unless an open tap wants them.
+    /// `None` unless an open tap wants the decisions on this request.
     decisions: Option<RefCell<Vec<(Instant, String)>>>,
-    /// The taps that get the request, once that is decided.
+    /// The taps that get the request; `None` until this is decided.
     chosen: RefCell<Option<Vec<Arc<Tap>>>>,
 }
 
 impl Observed {
-    /// `wanted`: the taps that may show the request. `mark`: what the client's proxy has marked it with.
+    /// `wanted` are the taps that may show the request. `mark` is the tap mark that the client's proxy has set.
     pub(crate) fn new<'h>(
         taps: &Taps,
         (Wanted { by: open, carried }, mark): (Wanted, Option<NonZeroU64>),
@@ -77,7 +78,7 @@ impl Observed {
         .with_copies()
     }
 
-    /// Takes a place for the bodies, if a tap wants them.
+    /// Reserves memory for copies of the bodies, if a tap wants them.
     fn with_copies(mut self) -> Self {
         if !self.open.iter().any(|tap| tap.filter.with_bodies) {
             return self;
@@ -91,12 +92,12 @@ impl Observed {
         self
     }
 
-    /// Where the bodies are to be copied to.
+    /// Where the beginnings of the bodies are copied to.
     pub(crate) fn copies(&self) -> Option<&BodyCopies> {
         self.copies.as_ref().map(|(copies, _)| copies)
     }
 
-    /// Notes what the proxy has decided on the request, if a tap wants that.
+    /// Records a decision of the proxy about the request, if a tap wants decisions.
     pub(crate) fn decided(&self, what: impl FnOnce() -> String) {
         let Some(decisions) = &self.decisions else { return };
         let mut decisions = decisions.borrow_mut();
@@ -105,7 +106,7 @@ impl Observed {
         }
     }
 
-    /// The client's identity.
+    /// Records the client's identity.
     pub(crate) fn came_from(&self, peer: Option<Box<str>>) {
         self.peer.replace(peer);
     }
@@ -118,8 +119,8 @@ impl Observed {
         self.retries.set(self.retries.get().saturating_add(1));
     }
 
-    /// The request is sent to this server now. Returns the mark for the server's proxy, if a tap gets the request.
-    /// `has_trace`: the proxy itself sends it on as part of a trace.
+    /// Must be called when the request is sent to this server. Returns the mark for the server's proxy, if a tap gets
+    /// the request. `has_trace` says that the proxy forwards the request as part of a trace.
     pub(crate) fn mark(
         &self,
         edge: &EdgeLabels,
@@ -141,8 +142,8 @@ impl Observed {
         Some(Mark { number, follow, begins_trace: !has_trace && !self.carried.has_parent })
     }
 
-    /// Chooses the taps that get the request, once. Those that filter by status may leave it out at the end, so that
-    /// it is taken out of their rate then. Returns whether there is one.
+    /// Chooses the taps that get the request, once. A tap that filters by status may leave the request out at its end;
+    /// it then counts against the tap's rate only at its end. Returns whether a tap was chosen.
     fn decide(&self, edge: &EdgeLabels) -> bool {
         let mut chosen = self.chosen.borrow_mut();
         let chosen = chosen.get_or_insert_with(|| {
@@ -201,7 +202,7 @@ impl Observed {
         decisions.borrow().iter().map(decision).collect()
     }
 
-    /// The request at its end.
+    /// The details of the request at its end.
     pub(crate) fn ended(&self, edge: &EdgeLabels, at: Instant, outcome: &Outcome) -> TappedRequest {
         let since = |then: Instant| micros(then.saturating_duration_since(at));
         let total = at.elapsed();
@@ -247,7 +248,7 @@ impl Observed {
     }
 }
 
-/// Headers without secrets, up to a bound.
+/// Headers without secrets, up to a limit of bytes.
 fn shown<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Vec<(Box<str>, Box<str>)> {
     let mut left = MAX_HEADER_BYTES;
     let mut shown = Vec::new();
@@ -267,7 +268,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The path of a target: of `http://host/a?b` it is `/a`.
+/// The path of a target. For `http://host/a?b` it is `/a`.
 pub(crate) fn path(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
     let target = target.get(..end).unwrap_or_default();
@@ -277,7 +278,7 @@ pub(crate) fn path(target: &[u8]) -> &[u8] {
     slash.and_then(|slash| rest.get(slash..)).unwrap_or(b"/")
 }
 
-/// Differs from request to request; no secret.
+/// A number that differs between requests; it is not secret.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

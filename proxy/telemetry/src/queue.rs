@@ -1,4 +1,4 @@
-//! A bounded queue between the requests of a worker and a task of the same thread that exports them.
+//! A queue of limited length between the requests of a worker and a task of the same thread that exports them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,12 +8,13 @@ use std::task::{Poll, Waker};
 
 use leno_tap::{AccessRecord, TraceSpan};
 
-/// Most bytes of all items in a queue, by [`Weigh`]: an item is a head of a request at most.
+/// The largest number of bytes of all items in a queue, by [`Weigh`]. A single item is not larger than the head of a
+/// request.
 const MAX_BYTES: usize = 4 << 20;
 
-/// An item whose memory is bounded.
+/// An item whose memory can be estimated.
 pub trait Weigh {
-    /// About how many bytes it takes, in memory and in a message.
+    /// The approximate number of bytes that the item takes, in memory and in a message.
     fn bytes(&self) -> usize;
 }
 
@@ -29,12 +30,12 @@ impl Weigh for AccessRecord {
     }
 }
 
-/// What waits to be exported. It belongs to one thread, so there is no lock.
+/// Items that wait to be exported. It belongs to one thread, so there is no lock.
 pub struct Queue<T> {
     items: RefCell<VecDeque<T>>,
     bytes: Cell<usize>,
     most: usize,
-    /// The exporter, and how many items it waits for.
+    /// The waker of the exporter, and for how many items it waits.
     waiting: RefCell<Option<(usize, Waker)>>,
 }
 
@@ -45,13 +46,13 @@ impl<T> fmt::Debug for Queue<T> {
 }
 
 impl<T: Weigh> Queue<T> {
-    /// A queue of this many items at most.
+    /// A queue of at most this many items.
     pub(crate) fn new(most: usize) -> Self {
         let (items, bytes) = (RefCell::default(), Cell::new(0));
         Self { items, bytes, most, waiting: RefCell::default() }
     }
 
-    /// Appends an item. `false`: the queue is full, and the item is dropped.
+    /// Appends an item. `false` means that the queue is full and the item was dropped.
     #[must_use]
     pub(crate) fn push(&self, item: T) -> bool {
         let mut items = self.items.borrow_mut();
@@ -70,7 +71,7 @@ impl<T: Weigh> Queue<T> {
         true
     }
 
-    /// Waits until so many items are queued.
+    /// Waits until `count` items are queued.
     pub async fn wait_for(&self, count: usize) {
         poll_fn(|cx| {
             if self.items.borrow().len() >= count {
@@ -82,7 +83,7 @@ impl<T: Weigh> Queue<T> {
         .await;
     }
 
-    /// Takes the oldest items, this many and about so many bytes at most, but one if there is any.
+    /// Takes the oldest items: at most `most`, with about `most_bytes` at most, but at least one if there is any.
     pub fn take(&self, most: usize, most_bytes: usize) -> Vec<T> {
         let mut items = self.items.borrow_mut();
         let mut taken = Vec::new();

@@ -21,74 +21,73 @@ use crate::snapshot::Snapshot;
 use crate::tap::{Arriving, Beyond, Mark, OpenTaps, Taps};
 use crate::trace::{Ended, Trace, TraceParent, Traces};
 
-/// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
-/// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
+/// How many edges a worker counts separately. An edge has about 40 series and 500 bytes, so these are at most some
+/// 10,000 series and a page of 2 MB. A workload calls tens of others.
 pub const MAX_EDGES: usize = 256;
-/// How long an unused edge is shown: one without a handle and without open connections. Its counts
-/// are kept until the room is needed for another edge, so that they continue if the edge is used
-/// again.
+/// How long an edge is shown after its last use. An edge is unused if it has no handle and no open connections. Its
+/// counts are kept until another edge needs the room, so that they continue if the edge is used again.
 pub const EDGE_IDLE: Duration = Duration::from_secs(600);
 
-/// Most server names of TLS connections that a worker counts separately. Clients choose the names,
-/// so they must not fill the page. A workload calls tens of hosts.
+/// How many server names of TLS connections a worker counts separately. Clients choose the names, so they must not fill
+/// the page. A workload calls tens of hosts.
 pub const MAX_TLS_NAMES: usize = 64;
 
-/// Most policies that a worker counts separately, with those that are no longer there. A workload
-/// has tens of them.
+/// For how many policies a worker counts separately, including policies that no longer exist. A workload has tens of
+/// policies.
 pub const MAX_AUTHORIZATION_POLICIES: usize = 256;
 
-/// Counts of authorization by decision and policy.
+/// Counts of authorization, by decision and policy.
 pub(crate) type Decisions = BTreeMap<(&'static str, Box<str>), Rc<Cell<u64>>>;
 
-/// Names for TLS connections without a server name, and for those beyond the limit.
+/// The names for TLS connections without a server name, and for those beyond the limit.
 const NO_NAME: &str = "";
 const OTHER_NAME: &str = "other";
 
-/// A request that has begun, with everything needed to count and log its end.
+/// A request that has begun, with all values that are needed to count and log its end.
 #[derive(Debug)]
 pub struct Begun {
     at: Instant,
     protocol: &'static str,
-    /// `None` without an access log.
+    /// `None` if there is no access log.
     noted: Option<Box<Noted>>,
-    /// `None` while no tap shows it, unless the request may have a span or the access log shows as much of it.
+    /// `None` if neither a tap, a span nor the access log may show the details of the request.
     observed: Option<Box<Observed>>,
-    /// Taps that may have shown it, if it were not beyond their rate.
+    /// Taps that match the request but have used up their rate.
     beyond: Beyond,
-    /// `None` unless the request takes part in a trace.
+    /// The trace; `None` unless the request takes part in one.
     trace: Option<Trace>,
     traces: Option<Rc<Traces>>,
-    /// The rule of a route that it follows.
+    /// The rule of a route that the request follows.
     route: Option<Rc<RouteCounter>>,
 }
 
 impl Begun {
-    /// What the next hop is told of the trace, in place of what the request came with. `None` if the request takes part in
-    /// no trace, or in one of which the next hop is told the same.
+    /// The `traceparent` for the next hop, in place of the received one. `None` if the request takes part in no trace,
+    /// or if its trace headers are forwarded unchanged.
     #[must_use]
     pub fn traceparent(&self) -> Option<TraceParent> {
         self.trace.as_ref().map(Trace::traceparent)
     }
 
-    /// Headers that tell the same in other forms, in which the request came. Usually there are none.
+    /// The trace headers of other formats in which the request came. Usually there are none.
     #[must_use]
     pub fn trace_lines(&self) -> Vec<(&'static str, String)> {
         self.trace.as_ref().map(Trace::lines).unwrap_or_default()
     }
 
-    /// Notes the client's identity of an inbound request, if a tap, a span or the access log may show it.
+    /// Records the client's identity of an inbound request, if a tap, a span or the access log may show it.
     pub fn came_from(&self, peer: impl FnOnce() -> Option<Box<str>>) {
         if let Some(observed) = &self.observed {
             observed.came_from(peer());
         }
     }
 
-    /// Has the request counted with the rule of a route that it follows, also if the mesh answers it.
+    /// Counts the request with the rule of the route that it follows, even if the mesh answers the request.
     pub fn counts_with(&mut self, route: &Rc<RouteCounter>) {
         self.route = Some(Rc::clone(route));
     }
 
-    /// Notes the route and the rule that the request follows, if a tap, a span or the access log may show it.
+    /// Records the route and the rule that the request follows, if a tap, a span or the access log may show it.
     pub fn routed(&mut self, route: impl FnOnce() -> Box<str>) {
         let Some(observed) = &mut self.observed else { return };
         let route = route();
@@ -99,33 +98,33 @@ impl Begun {
         observed.routed(route);
     }
 
-    /// The request is sent to this server now, whose identity is `peer`. Returns the mark for the server's proxy if a
-    /// tap gets the request.
+    /// Must be called when the request is sent to this server, whose identity is `peer`. Returns the mark for the
+    /// server's proxy if a tap gets the request.
     pub fn mark(&self, edge: &EdgeLabels, peer: impl FnOnce() -> Option<Box<str>>) -> Option<Mark> {
         self.observed.as_ref()?.mark(edge, peer(), self.trace.is_some())
     }
 
-    /// Notes what the proxy has decided on the request, if a tap wants that.
+    /// Records a decision of the proxy about the request, if a tap wants decisions.
     pub fn decided(&self, what: impl FnOnce() -> String) {
         if let Some(observed) = &self.observed {
             observed.decided(what);
         }
     }
 
-    /// Where the beginnings of the bodies are to be copied to, if a tap wants them.
+    /// Where the beginnings of the bodies are copied to, if a tap wants them.
     #[must_use]
     pub fn copies(&self) -> Option<&BodyCopies> {
         self.observed.as_ref().and_then(|observed| observed.copies())
     }
 
-    /// Counts that the server's proxy has failed the request for this cause, with its route.
+    /// Counts, with its route, that the server's proxy has failed the request for this cause.
     pub fn failed_there(&self, cause: &'static str) {
         if let Some(route) = &self.route {
             route.error(cause);
         }
     }
 
-    /// The request is sent again.
+    /// Must be called when the request is sent again.
     pub fn retried(&self) {
         if let Some(route) = &self.route {
             route.retried();
@@ -136,35 +135,35 @@ impl Begun {
     }
 }
 
-/// Where a request came from.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// From the workload.
     Outbound,
-    /// From a client of the workload. `mark`: what the client's proxy has marked it with.
+    /// From a client of the workload. `mark` is the tap mark that the client's proxy has set.
     Inbound {
-        /// `None` unless it is tapped there.
+        /// `None` unless the client's proxy taps the request.
         mark: Option<NonZeroU64>,
     },
 }
 
 impl Arrival {
-    /// From a client whose proxy has not marked it.
+    /// From a client whose proxy has not marked the request.
     pub const INBOUND: Self = Self::Inbound { mark: None };
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// The status that the client received. 499 if the client left before there was one.
+    /// The status that the client received; 499 if the client left before there was a status.
     pub status: u16,
-    /// The `grpc-status` that the client received, if this was a gRPC call with one.
+    /// The `grpc-status` that the client received, if this was a gRPC call that has one.
     pub grpc_status: Option<u8>,
-    /// Bytes from and to the client, including heads.
+    /// The numbers of bytes from and to the client, including heads.
     pub bytes: (u64, u64),
     /// Why the mesh failed the request. `None` if it did not.
     pub error: Option<&'static str>,
-    /// When it was sent on the last time. `None` if it never was.
+    /// When the proxy sent the request the last time. `None` if it never was.
     pub sent: Option<Instant>,
     /// When the response began.
     pub first_byte: Option<Instant>,
@@ -175,13 +174,13 @@ pub struct Outcome {
 pub struct Relay<'a> {
     /// The address that the client dialled.
     pub target: SocketAddr,
-    /// Whether the client began with a ClientHello of its own.
+    /// Whether the client began with its own ClientHello.
     pub tls: bool,
     /// The host in that ClientHello.
     pub server_name: Option<&'a str>,
-    /// Bytes from and to the client.
+    /// The numbers of bytes from and to the client.
     pub bytes: (u64, u64),
-    /// From the first relayed byte to the end.
+    /// The time from the first relayed byte to the end.
     pub duration: Duration,
     /// Why the mesh failed the connection. `None` if it did not.
     pub error: Option<&'static str>,
@@ -196,7 +195,7 @@ impl Relay<'_> {
     }
 }
 
-/// All counts of one worker. Shared within its thread by `Rc`.
+/// All counts of one worker. The worker's thread shares it through `Rc`.
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
@@ -212,7 +211,7 @@ pub struct Registry {
     taps: Taps,
     open: OpenTaps,
     traces: Option<Rc<Traces>>,
-    /// Tells the time at which requests begin and end.
+    /// The clock for the times at which requests begin and end.
     clock: fn() -> Instant,
 }
 
@@ -273,7 +272,7 @@ impl Registry {
         Self { traces, ..self }
     }
 
-    /// Has another clock tell when requests begin and end.
+    /// Sets another clock for the times at which requests begin and end.
     #[must_use]
     pub fn with_clock(self, clock: fn() -> Instant) -> Self {
         Self { clock, ..self }
@@ -285,9 +284,9 @@ impl Registry {
         self.access.is_some()
     }
 
-    /// Starts a request with this version of HTTP, `of` its authority and headers. `trace_headers`: those of its
-    /// headers that are about traces, perhaps among others. Of the request only as much is read and copied as the
-    /// access log, an open tap and traces need.
+    /// Starts a request with this version of HTTP. `of` returns its authority and headers, `trace_headers` its trace
+    /// headers, perhaps among others. Only the parts of the request that the access log, an open tap or traces need are
+    /// read and copied.
     #[must_use]
     pub fn begin<'h, H, T>(
         &self,
@@ -364,8 +363,8 @@ impl Registry {
         self.log(log, &record);
     }
 
-    /// Counts and logs a request that could not be parsed and was answered for `cause`. The log
-    /// shows no method, target or version, since the parsed parts may not be what the client meant.
+    /// Counts and logs a request that could not be parsed and was answered because of `cause`. The log has no method,
+    /// target or version, because the parsed parts may not be what the client meant.
     pub fn unreadable(&self, counted: &impl Logged, status: u16, cause: &'static str) {
         let edge = counted.edge();
         edge.error(cause);
@@ -398,7 +397,7 @@ impl Registry {
         }
     }
 
-    /// Counts a TLS connection of a client by its server name, if it has one.
+    /// Counts a TLS connection of a client by its server name, if it has a name.
     pub fn tls_name(&self, direction: Direction, name: Option<&str>) {
         let mut names = self.tls_names.borrow_mut();
         let name = name.unwrap_or(NO_NAME);
@@ -409,7 +408,7 @@ impl Registry {
     }
 
     /// The counter of a decision of authorization and of the policy that it comes from. Beyond
-    /// [`MAX_AUTHORIZATION_POLICIES`] it is that of the policy `other`.
+    /// [`MAX_AUTHORIZATION_POLICIES`] this returns the counter of the policy `other`.
     pub fn authorization(&self, decision: &'static str, policy: &str) -> Rc<Cell<u64>> {
         let mut counters = self.authorization.borrow_mut();
         let key = (decision, policy.into());
@@ -435,8 +434,8 @@ impl Registry {
         self.counters.add(counter, count);
     }
 
-    /// The edge with these labels. This is a look-up, so a connection should keep the result.
-    /// Beyond [`MAX_EDGES`] it is the edge named `other` of the same direction.
+    /// The edge with these labels. This is a look-up, so a connection should keep the result. Beyond [`MAX_EDGES`] this
+    /// returns the edge named `other` of the same direction.
     pub fn edge(&self, labels: &EdgeLabels) -> Rc<Edge> {
         self.edge_at(labels, Instant::now())
     }
@@ -471,12 +470,12 @@ impl Registry {
         });
     }
 
-    /// The counter of a rule of a route. This is a look-up, so routes should keep the result. Beyond [`MAX_ROUTES`] it is
-    /// that of the route `other`.
+    /// The counter of a rule of a route. This is a look-up, so routes should keep the result. Beyond [`MAX_ROUTES`]
+    /// this returns the counter of the route `other`.
     pub fn route(&self, labels: &RouteLabels) -> Rc<RouteCounter> {
         let mut routes = self.routes.borrow_mut();
         if !routes.contains_key(labels) && routes.len() >= MAX_ROUTES {
-            // Those of routes that are no longer there.
+            // Removes the counters of routes that no longer exist.
             routes.retain(|_, counter| Rc::strong_count(counter) > 1);
         }
         let known = routes.len() < MAX_ROUTES || routes.contains_key(labels);
@@ -487,7 +486,7 @@ impl Registry {
         Rc::clone(routes.entry(labels).or_default())
     }
 
-    /// Forgets which endpoints are ejected, before those that are now say so.
+    /// Clears the record of ejected endpoints, before the endpoints that are ejected now are recorded again.
     pub fn forget_ejected(&self) {
         self.edges.borrow().values().for_each(|edge| edge.ejected.set(None));
     }
@@ -508,8 +507,8 @@ impl Registry {
     }
 }
 
-/// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of
-/// use is updated here, so that the request path need not do it.
+/// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of the last use is
+/// updated here, so that requests need not do it.
 fn is_live(edge: &Rc<Edge>, now: Instant) -> bool {
     if Rc::strong_count(edge) > 1 || edge.is_open() {
         edge.used_at.set(now);

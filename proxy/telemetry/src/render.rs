@@ -18,7 +18,7 @@ mod compat;
 pub(crate) use compat::workload_of;
 pub use compat::{MetricsCompat, OwnWorkload};
 
-/// The histograms that have native buckets too.
+/// The metric whose histograms have native buckets, too.
 const DURATIONS: &str = "leno_request_duration_seconds";
 const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 
@@ -27,10 +27,9 @@ const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 pub struct Measured {
     /// The kind of metric.
     pub kind: Kind,
-    /// The metric's name; for a counter without the suffix `_total`. Values of one metric must be
-    /// adjacent.
+    /// The metric's name; for a counter without the suffix `_total`. All values of a metric must be adjacent.
     pub name: &'static str,
-    /// The labels, in the form between the braces. Empty if there are none.
+    /// The labels, as between the braces of the text format. Empty if there are none.
     pub labels: Cow<'static, str>,
     /// The text of the `# HELP` line.
     pub help: &'static str,
@@ -53,7 +52,7 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
     render_compatible(snapshot, measured, open, (MetricsCompat::default(), &OwnWorkload::default()))
 }
 
-/// Renders the same, and after it the metrics of other meshes.
+/// Renders the same metrics, followed by those with the names of other meshes.
 #[must_use]
 pub fn render_compatible(
     snapshot: &Snapshot,
@@ -132,12 +131,12 @@ pub fn render_compatible(
     page.text
 }
 
-/// The native buckets of the histograms of a page.
+/// The native buckets of all histograms on a page.
 #[derive(Debug)]
 pub struct NativeHistograms<'a>(HashMap<String, &'a NativeCounts>);
 
 impl<'a> NativeHistograms<'a> {
-    /// Those of all edges and rules.
+    /// The native buckets of all edges and rules.
     #[must_use]
     pub fn of(snapshot: &'a Snapshot) -> Self {
         let edges = snapshot
@@ -149,7 +148,7 @@ impl<'a> NativeHistograms<'a> {
         Self(edges.chain(routes).collect())
     }
 
-    /// Those of one histogram, by its labels as the page has them.
+    /// The native buckets of one histogram, by its labels as the page has them.
     #[must_use]
     pub fn get(&self, family: &str, labels: &str) -> Option<&'a NativeCounts> {
         self.0.get(&format!("{family}{{{labels}}}")).copied()
@@ -288,7 +287,7 @@ struct Page {
 }
 
 impl Page {
-    /// Begins a counter. OpenMetrics names the family without the suffix of its samples.
+    /// Begins a counter. In OpenMetrics, the family's name does not have the suffix that its samples have.
     fn counter(&mut self, name: &str, help: &str) {
         if self.open {
             self.family(name, "counter", help);
@@ -336,13 +335,13 @@ impl Page {
     }
 }
 
-/// The labels between the braces.
+/// The labels as text, to be written between the braces.
 struct Labels<'a>(&'a EdgeLabels);
 
-/// The same of a rule of a route.
+/// The labels of a rule of a route, between the braces.
 struct OfRoute<'a>(&'a RouteLabels);
 
-/// The value of a label, escaped. Names and identities contain nothing to escape, but a single
+/// The escaped value of a label. Names and identities contain no characters that must be escaped, but a single
 /// unescaped one would make the whole page unreadable.
 struct Value<'a>(&'a str);
 

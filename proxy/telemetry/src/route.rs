@@ -1,4 +1,4 @@
-//! One rule of a route, and the requests that followed it.
+//! One rule of a route, and the requests that have followed it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -12,32 +12,32 @@ use crate::answers::{AnswerCounts, Answers};
 use crate::native::{NativeCounts, NativeHistogram};
 use crate::registry::{Outcome, Registry};
 
-/// Most rules of routes that a worker counts separately, with those that are no longer there. A rule has about 40
-/// series; a workload calls tens of services with a few rules each.
+/// The largest number of rules of routes that a worker counts separately, including rules that no longer exist. A rule
+/// has about 40 series; a workload calls tens of services with a few rules each.
 pub const MAX_ROUTES: usize = 128;
 
-/// A service, and a rule of a route that is attached to it.
+/// A service, and a rule of a route that is attached to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteLabels {
     /// The service that the client called.
     pub service: Arc<str>,
-    /// Its namespace.
+    /// The service's namespace.
     pub service_namespace: Arc<str>,
     /// The kind, the namespace and the name of the route: `HTTPRoute shop/cart`. Empty for requests that match no rule.
     pub route: Box<str>,
-    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    /// The name of the rule, or its position in the route. Empty for requests that match no rule.
     pub rule: Box<str>,
 }
 
-/// A rule of a route that requests may follow. It has a counter once the first one does, so that rules without requests
-/// take no room of those with requests.
+/// A rule of a route that requests may follow. Its counter is created by the first such request, so that rules without
+/// requests do not count against the limit.
 #[derive(Debug)]
 pub struct CountedRule {
     labels: RouteLabels,
     counter: OnceCell<Rc<RouteCounter>>,
 }
 
-/// The requests that followed one rule, on one worker of the client's proxy.
+/// Counts the requests that have followed one rule, on one worker of the client's proxy.
 #[derive(Debug, Default)]
 pub struct RouteCounter {
     answers: Answers,
@@ -59,7 +59,7 @@ pub(crate) struct RouteCounts {
 }
 
 impl RouteLabels {
-    /// What is counted beyond [`MAX_ROUTES`].
+    /// The labels for rules beyond [`MAX_ROUTES`].
     pub(crate) fn other() -> Self {
         let (service, service_namespace) = ("other".into(), "".into());
         Self { service, service_namespace, route: "other".into(), rule: "".into() }
@@ -73,7 +73,7 @@ impl CountedRule {
         Self { labels, counter: OnceCell::new() }
     }
 
-    /// Its counter, which is looked up for the first request.
+    /// The counter of the rule. It is looked up for the first request.
     pub fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
         self.counter.get_or_init(|| registry.route(&self.labels))
     }

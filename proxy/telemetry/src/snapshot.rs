@@ -1,4 +1,4 @@
-//! A copy of a worker's counts that can be sent to another thread and added to others.
+//! Copies of a worker's counts that can be sent to another thread and added to the counts of other workers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::route::{RouteCounters, RouteCounts, RouteLabels};
 pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
-    /// What forgotten edges have counted, by labels in which the server is a workload.
+    /// The counts of edges that were dropped, by labels in which the server is a workload.
     pub(crate) forgotten: BTreeMap<EdgeLabels, EdgeCounts>,
-    /// Only those that requests have followed.
+    /// The counts of routes that requests have followed.
     pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
-    /// By decision and policy.
+    /// Counts of authorization, by decision and policy.
     pub(crate) authorization: BTreeMap<(&'static str, Box<str>), u64>,
     pub(crate) audited: AuditedRequests,
 }
@@ -36,7 +36,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
     pub(crate) native: NativeCounts,
-    /// By the bucket of durations.
+    /// The last request with a span, by the bucket of its duration.
     pub(crate) exemplars: BTreeMap<usize, Exemplar>,
     pub(crate) tcp_opened: u64,
     pub(crate) tcp_closed: u64,
@@ -44,7 +44,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) written_bytes: u64,
     pub(crate) connect_failures: u64,
     pub(crate) retries: u64,
-    /// Workers that eject the server now, by reason.
+    /// The number of workers that eject the server now, by reason.
     pub(crate) ejected: BTreeMap<&'static str, u64>,
     /// Whether any worker has used the edge recently.
     pub(crate) live: bool,
@@ -85,12 +85,12 @@ impl Snapshot {
         Self { audited, ..self }
     }
 
-    /// The distinct requests that audit policies have matched, each with its number.
+    /// The distinct requests that audit policies have matched, and how often each occurred.
     pub fn audited(&self) -> impl Iterator<Item = (&AuditedRequest, u64)> {
         self.audited.iter()
     }
 
-    /// How many such requests were not kept.
+    /// How many audited requests were not kept.
     #[must_use]
     pub fn audited_not_kept(&self) -> u64 {
         self.counter(Counter::AuditedNotKept)
@@ -102,9 +102,8 @@ impl Snapshot {
         Self { abuses: abuses.into_iter().collect(), ..self }
     }
 
-    /// The edges to show: those that any worker has used recently. Hiding only the counts of
-    /// workers that no longer use an edge would lower the sum, and Prometheus would take that for a
-    /// restart of the counter.
+    /// The edges to show: those that any worker has used recently. If only the counts of workers that no longer use an
+    /// edge were hidden, the sum would decrease, and Prometheus would believe that the counter was restarted.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&EdgeLabels, &EdgeCounts)> {
         self.edges.iter().filter(|(_, counts)| counts.live)
     }

@@ -5,7 +5,7 @@
 //!           │        └─ beyond the rate, or another method or path: nothing is read or copied of the request
 //!           └─ no tap is open: one relaxed load, and nothing is allocated
 //! ```
-//! A worker never waits for a tap. Where a lock is held or a queue is full it drops the event and counts it.
+//! A worker never waits for a tap. If a lock is held or a queue is full, the worker drops the event and counts it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,17 +27,17 @@ pub(crate) use open::{Arriving, Beyond, OpenTaps, Wanted};
 pub(crate) use secrets::masked_target;
 pub use secrets::{MASK, is_secret};
 
-/// Most taps of a proxy: a few operators at once.
+/// How many taps a proxy may have: enough for a few operators at once.
 pub const MAX_TAPS: usize = 4;
-/// Events that wait for the next poll of a tap: half a second at the highest rate.
+/// How many events wait for the next poll of a tap: those of half a second at the highest rate.
 pub const MAX_QUEUED: usize = 256;
 /// The highest rate of a tap, in requests per second and proxy.
 pub const MAX_RATE: u32 = 500;
-/// Most requests of a proxy whose bodies are copied at a time: they occupy up to 512 KiB.
+/// For how many requests of a proxy bodies are copied at a time. They occupy up to 512 KiB.
 pub const MAX_COPIED: usize = 64;
-/// The bit of the version that says that a tap is open.
+/// The lowest bit of the version, which is set while a tap is open.
 const IS_ON: u64 = 1;
-/// A tap that its client polls no more is closed after this time.
+/// A tap whose client no longer polls it is closed after this time.
 pub const LAPSE: Duration = Duration::from_secs(5);
 
 /// The taps of a proxy. All workers and the admin server share them.
@@ -46,22 +46,23 @@ pub struct Taps(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Changes with the open taps. Its lowest bit is set while there is one: all that requests look at while there is none.
+    /// Changes whenever the open taps change. Its lowest bit ([`IS_ON`]) is set while a tap is open, so that a request
+    /// needs to read nothing else if none is.
     version: AtomicU64,
     open: RwLock<Vec<Arc<Tap>>>,
-    /// How many were opened.
+    /// How many taps were opened so far.
     opened: AtomicU32,
-    /// Whether a task looks for taps that are not polled any more.
+    /// Whether a task closes taps that are no longer polled.
     is_watched: AtomicBool,
-    /// The events of all taps, those that were closed too.
+    /// The events of all taps, including closed ones.
     counts: Counts,
-    /// Requests whose bodies are copied now.
+    /// The number of requests whose bodies are being copied.
     copied: AtomicUsize,
-    /// Requests whose bodies were not copied, since those of [`MAX_COPIED`] others were.
+    /// Requests whose bodies were not copied, because those of [`MAX_COPIED`] others were being copied.
     not_copied: AtomicU64,
 }
 
-/// The place of a request whose bodies are copied, until it is dropped.
+/// Permits copying the bodies of one request, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RoomForBodies(Arc<Shared>);
 
@@ -71,7 +72,7 @@ impl Drop for RoomForBodies {
     }
 }
 
-/// What became of the requests that a tap's filter has matched.
+/// The results for requests that a tap's filter matched.
 #[derive(Debug, Default)]
 struct Counts {
     queued: AtomicU64,
@@ -79,14 +80,14 @@ struct Counts {
     dropped: AtomicU64,
 }
 
-/// A reading of the counts.
+/// The values of the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Events that were queued for the client.
     pub queued: u64,
     /// Requests beyond the tap's rate.
     pub sampled_out: u64,
-    /// Events that were dropped since the queue was full or in use.
+    /// Events that were dropped because the queue was full or locked.
     pub dropped: u64,
 }
 
@@ -94,12 +95,12 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Tap {
     name: Box<str>,
-    /// Its number among all that were opened, from 1.
+    /// The tap's number. Taps are numbered from 1 in the order in which they were opened.
     number: u32,
     pub(crate) filter: Filter,
-    /// Requests that it has taken, if it takes only so many.
+    /// Requests that the tap has taken, if its filter limits their number.
     taken: AtomicU32,
-    /// The second since `opened` in the upper half, the requests of it in the lower.
+    /// The upper half is a second since `opened`, the lower half the number of requests taken in it.
     spent: AtomicU64,
     opened: Instant,
     polled: Mutex<Instant>,
@@ -107,7 +108,7 @@ pub struct Tap {
     counts: Counts,
 }
 
-/// No tap can be opened, since as many as allowed are open.
+/// No tap can be opened, because [`MAX_TAPS`] are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyTaps;
 
@@ -130,19 +131,19 @@ impl Taps {
         self.0.version.load(Ordering::Relaxed)
     }
 
-    /// Whether a tap of this name is open.
+    /// Whether a tap with this name is open.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.read().iter().any(|tap| &*tap.name == name)
     }
 
-    /// How many are open.
+    /// How many taps are open.
     #[must_use]
     pub fn len(&self) -> usize {
         self.read().len()
     }
 
-    /// Whether none is open.
+    /// Whether no tap is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -151,7 +152,7 @@ impl Taps {
     /// Opens a tap, or replaces the one of this name.
     ///
     /// # Errors
-    /// [`MAX_TAPS`] others are open.
+    /// [`MAX_TAPS`] other taps are open.
     pub fn open(&self, name: &str, filter: Filter) -> Result<(), TooManyTaps> {
         let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
         open.retain(|tap| &*tap.name != name);
@@ -164,18 +165,19 @@ impl Taps {
         Ok(())
     }
 
-    /// Whether the caller is to close taps that lapse, until [`Self::end_watch`]. One task does.
+    /// Whether the caller must start the task that closes taps that are no longer polled. Only one task does; it calls
+    /// [`Self::end_watch`] when it ends.
     #[must_use]
     pub fn begin_watch(&self) -> bool {
         !self.0.is_watched.swap(true, Ordering::Relaxed)
     }
 
-    /// No tap is open any more.
+    /// Must be called when the task ends because no tap is open.
     pub fn end_watch(&self) {
         self.0.is_watched.store(false, Ordering::Relaxed);
     }
 
-    /// What a tap has recorded since the last call, and its counts since it was opened.
+    /// The requests that a tap has recorded since the last call, and its counts since it was opened.
     #[must_use]
     pub fn poll(&self, name: &str) -> Option<(Vec<TappedRequest>, Counted)> {
         let tap = self.read().iter().find(|tap| &*tap.name == name).cloned()?;
@@ -184,12 +186,12 @@ impl Taps {
         Some((events, tap.counts.read()))
     }
 
-    /// Closes a tap. `None`: there is none of this name.
+    /// Closes a tap. `None`: no tap has this name.
     pub fn close(&self, name: &str) -> Option<Counted> {
         self.close_where(|tap| &*tap.name == name).pop().map(|(_, counted)| counted)
     }
 
-    /// Closes the taps that their clients have not polled for [`LAPSE`] before `now`.
+    /// Closes the taps that were not polled for [`LAPSE`] before `now`.
     pub fn close_lapsed(&self, now: Instant) -> Vec<(Box<str>, Counted)> {
         self.close_where(|tap| now.saturating_duration_since(*lock(&tap.polled)) >= LAPSE)
     }
@@ -205,22 +207,23 @@ impl Taps {
         let (over, left) = open.drain(..).partition(|tap| is_over(tap));
         *open = left;
         let over: Vec<Arc<Tap>> = over;
-        // Workers read the others again only where one is gone.
+        // The version only changes if a tap was closed, so that workers do not read the list in vain.
         if !over.is_empty() {
             self.changed(&open);
         }
-        // Workers hold a tap until their next request.
+        // Workers keep a reference to a closed tap until their next request, so its queue is emptied here.
         over.iter().for_each(|tap| *lock(&tap.queue) = VecDeque::new());
         over.iter().map(|tap| (tap.name.clone(), tap.counts.read())).collect()
     }
 
-    /// Tells workers that these are open now. The caller holds the lock, so that no two of them change the version.
+    /// Changes the version, so that workers read the list of open taps again. The caller holds the lock, so that no two
+    /// threads change the version at the same time.
     fn changed(&self, open: &[Arc<Tap>]) {
         let next = (self.version() | IS_ON).wrapping_add(1);
         self.0.version.store(next | u64::from(!open.is_empty()), Ordering::Relaxed);
     }
 
-    /// For a worker: the open taps with their version, unless they are being changed.
+    /// The open taps with their version, for a worker. `None` while the list is being changed.
     fn try_read(&self) -> Option<(u64, Vec<Arc<Tap>>)> {
         let open = match self.0.open.try_read() {
             Ok(open) => open,
@@ -251,7 +254,7 @@ impl Taps {
         of(&self.0.counts);
     }
 
-    /// A place for a request whose bodies are to be copied. `None`, counted: all are taken.
+    /// Permits copying the bodies of a request. `None`, which is counted, if [`MAX_COPIED`] requests are being copied.
     pub(crate) fn room_for_bodies(&self) -> Option<RoomForBodies> {
         let next = |copied: usize| (copied < MAX_COPIED).then_some(copied.saturating_add(1));
         match self.0.copied.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
@@ -263,13 +266,13 @@ impl Taps {
         }
     }
 
-    /// Requests whose bodies were not copied, since those of too many others were.
+    /// Requests whose bodies were not copied, because too many others were being copied.
     #[must_use]
     pub fn not_copied(&self) -> u64 {
         self.0.not_copied.load(Ordering::Relaxed)
     }
 
-    /// Takes a request out of the tap's rate. `false`, counted: the rate is exceeded.
+    /// Counts a request against the tap's rate and number. `false`, which is counted, if either is used up.
     pub(crate) fn afford(&self, tap: &Tap, now: Instant) -> bool {
         let is_within = tap.spend(now) && tap.has_room();
         if !is_within {
@@ -301,31 +304,31 @@ impl Tap {
         }
     }
 
-    /// Whether it takes any request yet, where its filter is for so many only.
+    /// Whether the filter's limit on the number of requests, if it has one, is not reached.
     pub(crate) fn may_take(&self) -> bool {
         self.filter.most.is_none_or(|most| self.taken.load(Ordering::Relaxed) < most)
     }
 
-    /// Takes one of the requests that the filter is for, where it is for so many only.
+    /// Counts a request against the filter's limit on their number, if it has one. `false` if the limit is reached.
     fn has_room(&self) -> bool {
         let Some(most) = self.filter.most else { return true };
         let next = |taken: u32| (taken < most).then_some(taken.saturating_add(1));
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
-    /// The second that a moment is in, for `spent`.
+    /// The second since `opened` in which `now` is, for `spent`.
     fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.opened).as_secs() & u64::from(u32::MAX)
     }
 
-    /// Whether the requests of this moment's second are spent.
+    /// Whether the rate of the current second is used up.
     fn is_spent(&self, now: Instant) -> bool {
         let spent = self.spent.load(Ordering::Relaxed);
         spent & u64::from(u32::MAX) >= u64::from(self.filter.rate)
             && spent >> 32 == self.second(now)
     }
 
-    /// Whether a request of this moment is within the rate.
+    /// Counts a request against the rate. `false` if the rate of the current second is used up.
     fn spend(&self, now: Instant) -> bool {
         let second = self.second(now);
         let rate = u64::from(self.filter.rate);
@@ -347,7 +350,7 @@ impl Counts {
     }
 }
 
-/// No holder panics.
+/// Ignores poisoning: no code panics while it holds the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

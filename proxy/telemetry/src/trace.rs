@@ -1,11 +1,11 @@
-//! Traces: which requests have spans, what the next hop is told, and the spans that wait to be exported.
+//! Traces: which requests have spans, the trace headers for the next hop, and the spans that wait to be exported.
 //!
 //! ```text
 //! headers ─► begin: the parent's decision, or a share of new traces ─► lines for the next hop
 //!              └─ end: sampled, or kept for what became of it ─► queue ─► Queue::take (the exporter)
 //! ```
-//! All of it belongs to one worker: there is no lock. A request waits for nothing here: where the queue is full its span
-//! is dropped and counted. Without settings none of this is there, and a request has no look at its headers.
+//! All of this belongs to one worker, so there is no lock, and no request waits: if the queue is full, the span is
+//! dropped and counted. Without settings for traces, the headers of requests are not examined.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,48 +24,50 @@ mod settings;
 use context::{Forms, Lines, Parent};
 pub use settings::{Sampling, TraceProtocol, TraceSettings, TraceSettingsError};
 
-/// Spans of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
+/// How many spans of a worker may wait for the exporter: those of a second at 2,000 requests per second, about 1 MB.
 pub const MAX_SPANS: usize = 2048;
-/// Spans in a second that a worker keeps of traces that are not sampled. An outage would else be one of the collector.
+/// The largest number of spans per second that a worker keeps of traces that are not sampled. Otherwise an outage, in
+/// which all requests fail, would overload the collector.
 pub const MAX_KEPT: u32 = 20;
 
 /// The traces of one worker.
 pub struct Traces {
     settings: TraceSettings,
-    /// State of the generator of identifiers, which are no secrets.
+    /// The state of the generator of identifiers, which are not secret.
     random: Cell<[u64; 2]>,
     queue: Queue<TraceSpan>,
     started: Instant,
-    /// The second, and the spans that were kept in it.
+    /// The current second, and the number of spans that were kept in it.
     kept: Cell<(u64, u32)>,
 }
 
-/// What became of the span of a request.
+/// The result for the span of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It waits to be exported.
+    /// The span waits to be exported.
     WithSpan,
-    /// There is none to be.
+    /// The request has no span.
     WithoutSpan,
-    /// It was dropped, which is to be counted.
+    /// The span was dropped; the counter counts this.
     Lost(Counter),
 }
 
-/// A request that takes part in a trace. Most are not sampled, and live as long as the request: it is in no memory of its own.
+/// A request's place in a trace. Most traces are not sampled, so this value is stored within the request, without an
+/// allocation of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace {
-    /// The upper and the lower half.
+    /// The upper and the lower half of the trace's identifier.
     trace_id: [u64; 2],
     span_id: u64,
-    /// `None` where the trace begins here.
+    /// `None` if the trace begins here.
     parent: Option<NonZeroU64>,
     is_sampled: bool,
-    /// The trace begins with this request, and nothing has decided on it.
+    /// Whether no proxy before this one has decided if the trace is sampled.
     is_new: bool,
     forms: Forms,
 }
 
-/// The `traceparent` that the next hop gets.
+/// The value of `traceparent` for the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent([u8; 55]);
 
@@ -95,7 +97,8 @@ impl Traces {
         &self.queue
     }
 
-    /// The place of a request in a trace. `None`: it is none of this proxy's business, and is passed on as it came.
+    /// A request's place in a trace. `None` if this proxy takes no part in the trace, and forwards the request's
+    /// headers unchanged.
     pub(crate) fn begin<'h>(
         &self,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,
@@ -107,9 +110,9 @@ impl Traces {
         let received = lines.read();
         let is_refused = received.sampled == Some(false);
         match received.parent {
-            // `b3: 0`: no trace at all.
+            // `b3: 0` without identifiers: the sender wants no trace.
             None if is_refused => None,
-            // The parent stays the parent of what follows.
+            // This proxy adds no span, so the next hop gets the same parent.
             Some(_) if is_refused && !self.settings.keeps_any() => None,
             parent => {
                 let trace_id = match parent {
@@ -129,14 +132,14 @@ impl Traces {
         }
     }
 
-    /// Whether what happens to a request is to be noted.
+    /// Whether the details of the request must be recorded for a possible span.
     pub(crate) fn notes(&self, trace: &Trace) -> bool {
         trace.is_sampled
             || self.settings.keeps_any()
             || trace.is_new && !self.settings.routes.is_empty()
     }
 
-    /// Applies the share of a route to a trace that begins with this request.
+    /// Applies the sampling share of a route, unless an earlier proxy has decided.
     pub(crate) fn routed(&self, trace: &mut Trace, route: &str) {
         if trace.is_new
             && let Some(sampling) = self.settings.of_route(route)
@@ -145,7 +148,7 @@ impl Traces {
         }
     }
 
-    /// Queues the span of a request that has ended, if it is to have one.
+    /// Queues the span of a request that has ended, if it has one.
     pub(crate) fn end(&self, trace: &Trace, request: impl FnOnce() -> TappedRequest) -> Ended {
         let request = match trace.is_sampled {
             true => request(),
@@ -171,14 +174,14 @@ impl Traces {
         if is_queued { Ended::WithSpan } else { Ended::Lost(Counter::SpansDropped) }
     }
 
-    /// Whether a request has a span though its trace is not sampled.
+    /// Whether a request has a span although its trace is not sampled.
     fn is_kept(&self, request: &TappedRequest) -> bool {
         let is_slow = |slower: Duration| u128::from(request.latency.total_us) >= slower.as_micros();
         self.settings.keeps_errors && request.is_failed()
             || self.settings.keeps_slower.is_some_and(is_slow)
     }
 
-    /// Whether one more is kept in this second.
+    /// Whether another such span may be kept in the current second.
     fn affords(&self, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.started).as_secs();
         let (of, kept) = self.kept.get();
@@ -188,7 +191,7 @@ impl Traces {
         is_within
     }
 
-    /// 64 random bits that are not all zero (xoroshiro128+).
+    /// 64 random bits (xoroshiro128+) that are not all zero.
     fn random(&self) -> u64 {
         let [a, b] = self.random.get();
         let result = a.wrapping_add(b);
@@ -199,13 +202,13 @@ impl Traces {
 }
 
 impl Trace {
-    /// The trace and the span of the request in it.
+    /// The identifiers of the trace and of the request's span.
     pub(crate) fn ids(&self) -> TraceIds {
         let trace_id = whole(self.trace_id);
         TraceIds { trace_id, span_id: self.span_id, sampled: self.is_sampled }
     }
 
-    /// What the next hop is told, in place of what the request came with.
+    /// The `traceparent` for the next hop, in place of the received one.
     pub(crate) fn traceparent(&self) -> TraceParent {
         let mut text = *b"00-................................-................-00";
         let [high, low] = self.trace_id.map(hex);
@@ -218,7 +221,7 @@ impl Trace {
         TraceParent(text)
     }
 
-    /// The same in the other forms in which it came. Most requests came with none.
+    /// The trace headers in the other formats in which the request came. Most requests have none.
     pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = Vec::new();
         let Forms { b3, b3_parts, stray_state } = self.forms;
@@ -262,15 +265,15 @@ fn whole([high, low]: [u64; 2]) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// 64 bits in hexadecimal digits. The digits of all of its bytes are made at once: each half of a byte goes into a byte of its
-/// own, and those above 9 get the distance between `9` and `a`.
+/// 64 bits in hexadecimal digits. All digits are computed at once: each half of a byte is moved into a byte of its own,
+/// and digits above 9 are shifted by the distance between `9` and `a`.
 fn hex(number: u64) -> [u8; 16] {
     let digits = |half: u32| {
         let mut spread = u64::from(half);
         spread = (spread | spread << 16) & 0x0000_ffff_0000_ffff;
         spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
         spread = (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-        // The bit of 16 is set in each byte whose digit is above 9.
+        // The bit of value 16 is set in each byte whose digit is above 9.
         let letters = (spread.wrapping_add(0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
         let distance = letters.wrapping_mul(u64::from(b'a' - b'9' - 1));
         spread.wrapping_add(0x3030_3030_3030_3030).wrapping_add(distance).to_be_bytes()

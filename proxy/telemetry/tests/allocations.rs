@@ -1,4 +1,5 @@
-//! A request on a known edge allocates nothing, and nothing of it is read, unless a tap or a trace shows it or it is logged.
+//! A request on a known edge allocates nothing, and no part of it is read, unless a tap or a trace shows it or it is
+//! logged.
 
 use std::rc::Rc;
 
@@ -14,13 +15,13 @@ use counting::{ALLOCATIONS, BYTES};
 const REQUESTS: u64 = 100;
 const ACCEPT: (&str, &[u8]) = ("accept", b"*/*");
 
-/// What [`REQUESTS`] requests cost.
+/// The cost of [`REQUESTS`] requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cost {
     allocations: u64,
-    /// How often something was read for a tap or a trace.
+    /// How often the authority or the headers of a request were read.
     read: u64,
-    /// Headers about traces that they go on with.
+    /// The number of trace headers for the next hop.
     told: usize,
 }
 
@@ -43,7 +44,7 @@ fn cost(registry: &Registry, headers: &[(&str, &[u8])]) -> Cost {
     let outcome = Outcome { status: 200, ..Outcome::default() };
     let read = std::cell::Cell::new(0);
     let note = || read.set(read.get() + 1);
-    // The first one finds room for its status.
+    // The first request allocates the entry for its status.
     let first = registry.begin(
         Arrival::INBOUND,
         ("HTTP/1.1", "GET", b"/"),
@@ -134,7 +135,7 @@ fn a_request_that_no_tap_can_show_is_not_read() {
     }
 }
 
-/// Each second has its rate, so a few requests are recorded where this test takes long.
+/// The rate applies to each second, so a few requests are recorded if this test takes long.
 #[test]
 fn a_request_beyond_the_rate_of_a_tap_is_counted_and_not_read() {
     let taps = Taps::default();
@@ -153,7 +154,7 @@ fn a_request_that_is_not_sampled_allocates_nothing() {
         Registry::new().with_traces(Some(traces))
     };
     let registry = traces("a/b:1,sampling=0%");
-    // Once to find the headers of a trace, of which there are none.
+    // The headers are read once for each request, and contain no trace headers.
     let new = Cost { allocations: 0, read: REQUESTS, told: REQUESTS as usize };
     assert_eq!(cost(&registry, &[ACCEPT]), new);
     let parent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";

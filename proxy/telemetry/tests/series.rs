@@ -1,4 +1,5 @@
-//! 10,000 paths of 5,000 clients: as many series as before, bounded memory, and no request is missing in the sums.
+//! Requests for 10,000 paths by 5,000 clients: the number of series and the memory stay bounded, and the sums include
+//! every request.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -11,9 +12,9 @@ use counting::{ALLOCATIONS, BYTES};
 
 const CLIENTS: usize = 5_000;
 const PATHS: usize = 10_000;
-/// A page of as many edges as there may be has some 40 series for each.
+/// A page with the most edges has some 40 series for each.
 const MAX_SERIES: usize = 40 * (MAX_EDGES + 1) + 500;
-/// Edges with their rows and native histograms, about 10 kB each.
+/// The most edges with their rows and native histograms take about 10 kB each.
 const MAX_BYTES: i64 = 4 * 1024 * 1024;
 
 fn edge(client: usize) -> EdgeLabels {
@@ -29,7 +30,7 @@ fn edge(client: usize) -> EdgeLabels {
     }
 }
 
-/// The sum of the samples of a family.
+/// The sum of all samples of a metric.
 fn sum(page: &str, family: &str) -> u64 {
     let samples = page.lines().filter(|line| line.starts_with(family));
     samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
@@ -59,7 +60,7 @@ fn paths_and_clients_fill_neither_the_page_nor_the_memory() {
         sum(&page, "leno_series_over_budget_total") >= (CLIENTS - MAX_EDGES) as u64,
         "{series}"
     );
-    // What comes later takes no more of either.
+    // Further clients cause neither more series nor more memory.
     for client in CLIENTS..2 * CLIENTS {
         registry.edge(&edge(client)).request(200, std::time::Duration::ZERO);
     }

@@ -1,5 +1,5 @@
-//! A binding identifies one connection to its two ends, and to no other process. It is derived from the exporter
-//! secret of TLS 1.3 (RFC 8446 section 7.5).
+//! A binding is a secret value that only the two ends of one connection know. It is derived from the exporter secret of
+//! TLS 1.3 (RFC 8446 section 7.5).
 //!
 //! rustls has no exporter for sessions that use buffers of the caller. It passes the secret to its key log, in the
 //! thread and during the step that derive it.
@@ -9,16 +9,16 @@ use std::cell::Cell;
 use rustls::KeyLog;
 use rustls::crypto::aws_lc_rs::cipher_suite;
 
-/// The label of RFC 8446's exporter secret in key logs.
+/// The label that RFC 8446's exporter secret has in key logs.
 const EXPORTER: &str = "EXPORTER_SECRET";
 
-/// Separates bindings from all other uses of the secret.
+/// Distinguishes bindings from all other values that are derived from the secret.
 const CONTEXT: &[u8] = b"leno renewal 1";
 
-/// Length of a binding in bytes. It is as hard to guess as a key.
+/// The length of a binding in bytes. It is as hard to guess as a key.
 pub(crate) const BINDING_BYTES: usize = 16;
 
-/// Identifies one connection.
+/// The binding of one connection.
 pub(crate) type Binding = [u8; BINDING_BYTES];
 
 thread_local! {

@@ -1,5 +1,5 @@
-//! A connection to an endpoint: TLS if the endpoint is meshed or is an external service that uses TLS, a tunnel
-//! inside a shared connection if the endpoint's proxy takes HBONE, otherwise plain TCP.
+//! A connection to an endpoint: TLS if the endpoint is meshed or is an external service that uses TLS, a tunnel inside
+//! a shared connection if the endpoint's proxy accepts HBONE, otherwise plain TCP.
 
 use std::cell::Cell;
 use std::fmt;
@@ -14,13 +14,13 @@ use tokio::net::TcpStream;
 
 use crate::{Alpn, TlsStream, refused_by_server};
 
-/// A connection of any of these kinds, so that one pool and one relay serve all of them.
+/// A connection of any of these kinds, so that one pool and one relay can serve all of them.
 #[derive(Debug)]
 pub struct Channel {
     kind: ChannelKind,
-    /// Set once the server's proxy has refused this proxy's certificate.
+    /// Set when the server's proxy has refused this proxy's certificate.
     refused: Rc<Cell<bool>>,
-    /// Dropped together with the connection.
+    /// A value that is dropped together with the connection.
     _guard: Option<Rc<dyn fmt::Debug>>,
 }
 
@@ -30,11 +30,11 @@ enum ChannelKind {
     Plain(TcpStream),
     /// mTLS with another proxy, or TLS with a server outside of the mesh.
     Tls(TlsStream),
-    /// A tunnel: a connection to another proxy carries it together with others.
+    /// A tunnel, which a connection to another proxy carries together with other tunnels.
     Carried(Box<dyn CarriedIo>),
 }
 
-/// A tunnel inside a connection that others share.
+/// A tunnel inside a connection that other tunnels share.
 trait CarriedIo: Io + fmt::Debug {}
 
 impl<S: Io + fmt::Debug> CarriedIo for S {}
@@ -44,7 +44,7 @@ impl Channel {
         Self { kind, refused: Rc::default(), _guard: None }
     }
 
-    /// A connection that `io` carries together with others.
+    /// A tunnel `io`, which is inside a connection with other tunnels.
     #[must_use]
     pub fn carried(io: impl Io + fmt::Debug + 'static) -> Self {
         Self::new(ChannelKind::Carried(Box::new(io)))
@@ -66,8 +66,8 @@ impl Channel {
         }
     }
 
-    /// A flag that is set once the server's proxy refuses this proxy's certificate. The users of a shared connection
-    /// otherwise only learn that it has ended.
+    /// A flag that is set when the server's proxy refuses this proxy's certificate. Without it, the users of a shared
+    /// connection only learn that the connection has ended.
     #[must_use]
     pub fn refused(&self) -> Rc<Cell<bool>> {
         Rc::clone(&self.refused)
@@ -89,7 +89,7 @@ impl Channel {
         }
     }
 
-    /// Records a refusal, which arrives as the error of a read.
+    /// Records a refusal, if the result of a read is the error of a refusal.
     fn note<T>(&self, read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &read
             && refused_by_server(error).is_some()

@@ -1,4 +1,4 @@
-//! The client configurations of a worker, by the identity of the server.
+//! The client configurations of a worker, for each identity of a server.
 #![expect(clippy::arithmetic_side_effects, reason = "a count of look-ups between two sweeps")]
 
 use std::collections::HashMap;
@@ -9,30 +9,29 @@ use rustls::ClientConfig;
 
 use crate::TlsConfigs;
 
-/// The most identities whose sessions a worker caches. For one more, the least recently used
-/// configuration is evicted, and with it its sessions: the next connection to that identity makes a
-/// full handshake.
+/// For how many identities a worker caches sessions. If there is one more, the least recently used configuration is
+/// evicted together with its sessions: the next connection to that identity makes a full handshake.
 pub(crate) const MAX_IDENTITIES: usize = 1024;
 
-/// Client configurations, all built from the same credentials. Each has its own session cache.
+/// Client configurations, which are all built from the same credentials. Each has its own session cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientConfigs {
     credentials: Option<Arc<TlsConfigs>>,
     by_identity: HashMap<Identity, CachedConfig>,
-    /// The number of look-ups so far: the clock of [`CachedConfig::used`].
+    /// The number of look-ups so far. [`CachedConfig::used`] is a value of this counter.
     lookups: u64,
 }
 
 #[derive(Clone, Debug)]
 struct CachedConfig {
     client: Arc<ClientConfig>,
-    /// The look-up that used it last.
+    /// The number of the look-up that used it last.
     used: u64,
 }
 
 impl ClientConfigs {
-    /// The configuration for connections to `expected` with the credentials in `current`. Other
-    /// credentials than before replace all configurations.
+    /// The configuration for connections to `expected` with the credentials in `current`. If the credentials have
+    /// changed, all configurations are replaced.
     pub(crate) fn get(
         &mut self,
         current: &Arc<TlsConfigs>,
@@ -57,7 +56,7 @@ impl ClientConfigs {
         client
     }
 
-    /// Removes the least recently used configuration. Reading all of them costs little beside the
+    /// Removes the least recently used configuration. Comparing all of them costs little in comparison with the
     /// handshake that follows.
     fn evict(&mut self) {
         let oldest = self.by_identity.iter().min_by_key(|(_, cached)| cached.used);

@@ -1,4 +1,4 @@
-//! The configurations of rustls, built once for each set of credentials.
+//! The configurations of rustls, which are built once for each set of credentials.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -25,12 +25,12 @@ mod datagrams;
 
 pub use datagrams::{DATAGRAM_ALPN, ProvenPeer};
 
-/// Sessions that a worker caches for each server identity. rustls keeps eight tickets per server
-/// address, so this covers 16 endpoints. A session takes about 2 KiB.
+/// How many sessions a worker caches for each server identity. rustls keeps eight tickets per server address, so this
+/// is enough for 16 endpoints. A session takes about 2 KiB.
 const SESSIONS_PER_IDENTITY: usize = 128;
 
-/// Tickets sent after a handshake. One is enough: a pool opens a connection when another one has
-/// ended, so each connection leads to at most one resumption.
+/// How many tickets are sent after a handshake. One is enough: a pool opens a connection when another one has ended, so
+/// each connection leads to at most one resumption.
 const TICKETS: usize = 1;
 
 /// The TLS configurations for one set of [`Credentials`]: three for servers, and one for clients of
@@ -120,9 +120,9 @@ impl TlsConfigs {
         Arc::clone(&self.server)
     }
 
-    /// The configuration of a server that accepts clients with any certificate or none. After the
-    /// handshake [`Self::identify`] decides who the client is. Tickets from here are not valid for
-    /// [`Self::server`], so that no client can use them to avoid its check.
+    /// The configuration of a server that accepts clients with any certificate or none. After the handshake
+    /// [`Self::identify`] decides who the client is. Tickets of this server are not valid for [`Self::server`], because
+    /// otherwise clients could use them to avoid its check.
     pub(crate) fn open_server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.open_server)
     }
@@ -154,7 +154,7 @@ impl TlsConfigs {
         Arc::new(client)
     }
 
-    /// What all clients that accept only the server `expected` share.
+    /// The common part of the configurations of all clients that accept only the server `expected`.
     fn client_of(&self, expected: Identity) -> ClientConfig {
         let verifier = ServerVerifier {
             roots: self.roots_of(expected.trust_domain()),
@@ -168,7 +168,7 @@ impl TlsConfigs {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_cert_resolver(Arc::clone(&self.key) as _);
-        // A server's name is its identity. An SNI would only reveal it to observers of the network.
+        // A server is verified by its identity, so an SNI would only reveal information to observers of the network.
         client.enable_sni = false;
         client
     }
@@ -181,7 +181,7 @@ impl TlsConfigs {
         self.federated.get(domain).cloned().unwrap_or_else(|| Arc::new(RootCertStore::empty()))
     }
 
-    /// Checks that a client is of this workload's trust domain or of a federated one.
+    /// Checks that a client belongs to this workload's trust domain or to a federated one.
     pub(crate) fn check_domain(&self, svid: &Svid) -> Result<(), Refusal> {
         if self.federated.contains_key(svid.identity.trust_domain()) {
             return Ok(());
@@ -194,7 +194,7 @@ impl TlsConfigs {
         svid.check_revoked(self.credentials.revoked())
     }
 
-    /// The time to check certificates against.
+    /// The time against which certificates are checked.
     pub(crate) fn now(&self) -> Result<UnixTime, rustls::Error> {
         self.clock.current_time().ok_or(rustls::Error::FailedToGetCurrentTime)
     }
@@ -226,13 +226,13 @@ fn server(
     Ok(Arc::new(server))
 }
 
-/// Tickets of a server. Their keys are created for the first ticket: they take 2 KiB, and most servers of an idle
-/// workload never need any.
+/// The tickets of a server. Their keys are created for the first ticket, because they take 2 KiB and most servers of an
+/// idle workload never need any.
 #[derive(Debug, Default)]
 struct Tickets(OnceLock<Option<Arc<dyn ProducesTickets>>>);
 
 impl Tickets {
-    /// `None` if the system has no random bytes. Clients then make full handshakes.
+    /// The keys; `None` if the system has no random bytes. Clients then make full handshakes.
     fn keys(&self) -> Option<&Arc<dyn ProducesTickets>> {
         let make = || {
             let failed = |error: &rustls::Error| tracing::error!(%error, "no keys for tickets");

@@ -1,4 +1,4 @@
-//! Handshakes of clients and servers.
+//! Makes handshakes as a client and as a server.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use crate::tls::Tls;
 use crate::verify::Svid;
 use crate::{HandshakeError, Refusal, TlsConfigs};
 
-/// How long a handshake may take, on either side: two round trips, a lost segment and a busy peer.
+/// How long a handshake may take, on either side. This is enough for two round trips, a lost segment and a busy peer.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
@@ -33,7 +33,7 @@ pub(crate) type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 pub struct Connector {
     current: Current,
     clients: RefCell<ClientConfigs>,
-    /// Treats every server as one in this process.
+    /// Whether every server is treated as one in this process.
     #[cfg(test)]
     pub(crate) offers_all: bool,
 }
@@ -56,7 +56,7 @@ pub enum ClientIdentity {
 }
 
 impl Connector {
-    /// Uses the credentials that `current` holds at the time of each handshake.
+    /// Uses the credentials that `current` has at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Connector {
         svid.check_identity(expected)?;
         let dialled =
             Dialled { server: address, shown_until_s: current.own_until_s(), not_before_s: 0 };
-        // Servers of HBONE do not accept renewals.
+        // Servers of HBONE accept no renewals.
         let dialled = (alpn != Alpn::Hbone).then_some(dialled);
         Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).bounded(&svid, dialled))
     }
@@ -108,14 +108,14 @@ impl Connector {
         &self.current
     }
 
-    /// When this workload's own certificate ends.
+    /// When this workload's own certificate expires.
     pub(crate) fn own_until_s(&self) -> Result<i64, HandshakeError> {
         Ok(in_use(&self.current)?.own_until_s())
     }
 }
 
 impl Acceptor {
-    /// Uses the credentials that `current` holds at the time of each handshake.
+    /// Uses the credentials that `current` has at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
         Self { current, renewals: Renewals::default() }
@@ -126,7 +126,7 @@ impl Acceptor {
         Self { renewals: renewals.clone(), ..self }
     }
 
-    /// Receives the renewals of clients at any of the workers.
+    /// Receives the renewals that clients have sent to any of the workers.
     #[must_use]
     pub fn renewed(&self) -> mpsc::Receiver<Arc<Renewal>> {
         self.renewals.subscribe()
@@ -140,19 +140,18 @@ impl Acceptor {
         &self.current
     }
 
-    /// The identity that this acceptor proves; `None` before there is a certificate.
+    /// The identity that this acceptor proves; `None` as long as there is no certificate.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         self.current.borrow().as_ref().map(|configs| configs.credentials().identity().clone())
     }
 
-    /// Makes `tcp` an mTLS connection of the mesh. Some of its bytes may have been read already. A client's identity
-    /// is always of this workload's trust domain or of a federated one; `client` says whether the client must have an
+    /// Makes `tcp` an mTLS connection of the mesh. Some of its bytes may already have been read. A client's identity is
+    /// always of this workload's trust domain or of a federated one; `client` says whether the client must have an
     /// identity.
     ///
     /// # Errors
-    /// [`HandshakeError`]. A client that presents a certificate without having its key is always
-    /// refused.
+    /// [`HandshakeError`]. A client that presents a certificate without having its key is always refused.
     pub async fn accept(
         &self,
         tcp: impl Into<Peeked<TcpStream>>,
@@ -174,8 +173,8 @@ impl Acceptor {
                 Ok(svid)
             }
             ClientIdentity::Optional => {
-                // A resumed session is checked in full too: its ticket only proves what the client
-                // presented.
+                // A resumed session is checked in the same way, because its ticket only proves which certificate the
+                // client presented.
                 let chain = session.peer_certificates().unwrap_or_default();
                 in_use(&self.current)?.identify(chain).map_err(|error| error.reason())
             }
@@ -225,7 +224,7 @@ async fn in_time(mut tls: Box<Tls>) -> Result<Box<Tls>, HandshakeError> {
     Ok(tls)
 }
 
-/// The protocol among `offered` on which both ends agreed.
+/// The protocol in `offered` on which both ends agreed.
 fn agreed(session: &CommonState, offered: &[Alpn]) -> Option<Alpn> {
     let agreed = session.alpn_protocol()?;
     offered.iter().copied().find(|alpn| alpn.as_bytes() == agreed)

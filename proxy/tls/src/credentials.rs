@@ -16,8 +16,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::Refusal;
 use crate::verify::Svid;
 
-/// The most certificates in a chain or bundle: a leaf with a few issuers, or the roots of two
-/// rotations.
+/// The largest number of certificates in a chain or bundle. A chain has a leaf with a few issuers, and a bundle has the
+/// roots of two rotations.
 const MAX_CERTIFICATES: usize = 32;
 
 /// A certificate chain with its key, and the trust bundle. The key never leaves the process.
@@ -33,19 +33,19 @@ pub struct Credentials {
     federated: FederatedRoots,
 }
 
-/// The roots of other trust domains. The roots of a domain only prove identities of that domain.
+/// The roots of other trust domains. The roots of a domain only prove identities of this domain.
 pub type FederatedRoots = BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>;
 
 /// Why credentials are not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The text is not PEM, or not PEM of the named kind.
+    /// The text is not PEM, or not PEM of this kind.
     #[error("the {0} cannot be read as PEM")]
     Pem(&'static str, #[source] rustls_pki_types::pem::Error),
     /// The chain or bundle is empty.
     #[error("no certificate in the {0}")]
     Empty(&'static str),
-    /// More certificates than any workload needs.
+    /// There are more certificates than any workload needs.
     #[error("more than {MAX_CERTIFICATES} certificates in the {0}")]
     TooMany(&'static str),
     /// The workload's certificate names no identity.
@@ -89,10 +89,10 @@ impl Credentials {
         })
     }
 
-    /// These credentials, which also verify peers of other trust domains.
+    /// Returns these credentials, which then also verify peers of other trust domains.
     #[must_use]
     pub fn with_federated(mut self, mut federated: FederatedRoots) -> Self {
-        // Only the trust bundle proves identities of this trust domain.
+        // Only the trust bundle can prove identities of this trust domain.
         federated.remove(self.identity.trust_domain());
         self.federated = federated;
         self
@@ -104,13 +104,13 @@ impl Credentials {
         &self.federated
     }
 
-    /// These credentials, which reject peers whose certificates are revoked.
+    /// Returns these credentials, which then reject peers whose certificates are revoked.
     #[must_use]
     pub fn with_revoked(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }
     }
 
-    /// The revoked certificates of peers.
+    /// The certificates of peers that are revoked.
     #[must_use]
     pub fn revoked(&self) -> &Revocations {
         &self.revoked
@@ -134,20 +134,20 @@ impl Credentials {
         &self.identity
     }
 
-    /// When they begin to be valid.
+    /// When the credentials become valid.
     #[must_use]
     pub fn not_before(&self) -> SystemTime {
         self.not_before
     }
 
-    /// When they expire.
+    /// When the credentials expire.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 }
 
-/// Leaves the key out.
+/// Shows everything except the key.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")

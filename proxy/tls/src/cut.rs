@@ -1,15 +1,15 @@
-//! The report of a server's proxy when it cuts off an HTTP/1 response: a last record with the connection's binding,
-//! which only the two ends can derive. Then the connection ends without `close_notify`, so that the response does not
-//! look complete.
+//! The report that a server's proxy sends when it cuts off an HTTP/1 response. It is a last record with the
+//! connection's binding, which only the two ends can derive. Then the connection ends without `close_notify`, so that
+//! the response does not look complete.
 //!
-//! An application does not have the binding, so nothing that it sends is taken for a report.
+//! An application does not know the binding, so none of its bytes can be mistaken for a report.
 
 use crate::binding::{BINDING_BYTES, Binding};
 
-/// Precedes the binding, which renewals use, too.
+/// The bytes before the binding. They distinguish the report from renewals, which contain the binding, too.
 const CUT: &[u8; 8] = b"leno-cut";
 
-/// Length of the record in bytes. Few applications send a record of this length.
+/// The length of the record in bytes. Few applications send a record of this length.
 const MARK_BYTES: usize = CUT.len() + BINDING_BYTES + 1;
 
 /// The last record of the connection with this binding.

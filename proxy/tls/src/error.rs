@@ -12,7 +12,7 @@ pub enum HandshakeError {
     /// This workload has no certificate yet.
     #[error("no credentials yet")]
     NoCredentials,
-    /// The peer did not finish in time.
+    /// The peer did not complete the handshake in time.
     #[error("no answer in time")]
     Timeout,
     /// This side refused the peer's certificate.
@@ -33,7 +33,7 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// The label in metrics and logs.
+    /// The label for metrics and logs.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -77,10 +77,10 @@ impl From<Refusal> for HandshakeError {
     }
 }
 
-/// Whether a read error means that the server has refused the client's certificate.
+/// Whether the error of a read means that the server has refused the client's certificate.
 ///
-/// In TLS 1.3 the client's handshake ends before the server has seen the client's certificate, so
-/// the refusal arrives with the first read. The server has processed nothing by then.
+/// In TLS 1.3 the client's handshake ends before the server has seen the client's certificate, so the refusal arrives
+/// with the first read. At that time the server has processed nothing.
 #[must_use]
 pub fn refused_by_server(error: &io::Error) -> Option<AlertDescription> {
     match tls_error(error) {

@@ -1,4 +1,4 @@
-//! The credentials in use, shared by all workers.
+//! The credentials in use, which all workers share.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::renewal::Renewals;
 use crate::{Acceptor, Connector, Credentials, CredentialsError, TlsConfigs};
 
-/// Holds the credentials in use. Cheap to clone; workers read it once per handshake.
+/// Contains the credentials in use. Cheap to clone; workers read it once per handshake.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     current: watch::Sender<Option<Arc<TlsConfigs>>>,
@@ -28,12 +28,11 @@ impl Keyring {
         Self::default()
     }
 
-    /// Uses `credentials` for all handshakes from now on. Existing connections continue until the certificates end
-    /// with which they were made or renewed.
+    /// Uses `credentials` for all handshakes from now on. Existing connections continue until the certificates expire
+    /// with which they were made or last renewed.
     ///
     /// # Errors
-    /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous
-    /// credentials stay in use.
+    /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous credentials stay in use.
     pub fn rotate(&self, credentials: Credentials) -> Result<(), CredentialsError> {
         self.set(TlsConfigs::new(credentials)?);
         Ok(())
@@ -49,7 +48,7 @@ impl Keyring {
         self.current.borrow().clone()
     }
 
-    /// Reports each rotation.
+    /// Receives each rotation.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Option<Arc<TlsConfigs>>> {
         self.current.subscribe()

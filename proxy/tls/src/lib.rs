@@ -1,8 +1,8 @@
 //! mTLS between proxies: TLS 1.3 on the service's own port, SPIFFE identities on both sides.
 //!
-//! A [`Keyring`] holds this workload's [`Credentials`]. Rotating them swaps a pointer and closes no
-//! connection. Each worker gets a [`Connector`] and an [`Acceptor`] from it. Both yield a
-//! [`TlsStream`], which has the peer's identity and the protocol inside ([`Alpn`]).
+//! A [`Keyring`] holds this workload's [`Credentials`]. Rotating them swaps a pointer and closes no connection. Each
+//! worker gets a [`Connector`] and an [`Acceptor`] from it. Both yield a [`TlsStream`], which has the peer's identity
+//! and the protocol inside ([`Alpn`]).
 //!
 //! ```text
 //! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, expected identity, ALPNs) ─► TlsStream
@@ -10,13 +10,11 @@
 //! first bytes ─► sniff ─► Mesh | Other | NeedMore
 //! ```
 //!
-//! An [`Originator`] opens TLS connections to servers outside of the mesh, which have no identity
-//! but a name.
+//! An [`Originator`] opens TLS connections to servers outside of the mesh, which have no identity but a name.
 //!
-//! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has
-//! exactly one URI, it is of our trust domain or of a federated one, by the roots of that domain alone, and a client accepts
-//! the expected identity only.
-//! Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
+//! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has exactly one URI; the
+//! URI is of this trust domain or of a federated one, and only the roots of that domain prove it; a client accepts only
+//! the expected identity. Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
 //! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
 //! further policy and issues no certificates.
 

@@ -1,8 +1,8 @@
-//! The open connections of a worker whose peers have proven an identity, so that they end with a revocation, or with the
-//! certificate unless the peer renews it.
+//! The open connections of a worker whose peers have proven an identity. A connection ends when its peer's certificate
+//! is revoked, or when it expires, unless the peer renews it.
 //!
-//! A connection is found by its socket: shutting that down wakes its reader and writer as the peer's end would, and
-//! costs connections nothing while there is no revocation. All connections of a worker are of its thread.
+//! A connection is ended by shutting down its socket, which wakes its reader and writer like an end by the peer. This
+//! costs nothing while no certificate is revoked. All connections of a worker belong to its thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -20,69 +20,70 @@ use crate::renewal::{MAX_BINDINGS, RenewalDue, RenewalsArrive};
 use crate::verify::Svid;
 
 thread_local! {
-    /// By descriptor: as many as there are connections, which the worker bounds.
+    /// By descriptor. The worker bounds the number of connections.
     static LIVE: RefCell<HashMap<RawFd, Proven>> = RefCell::default();
-    /// The number of the last connection.
+    /// The number that the last connection got.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What is known of a connection's peer.
+/// The proven identity of a connection's peer, and what is needed to end or renew the connection.
 #[derive(Debug)]
 struct Proven {
     number: u64,
-    /// Of the worker that it belongs to ([`domain_number`]); a thread may have several.
+    /// The domain of the worker to which the connection belongs ([`domain_number`]); a thread may have several.
     domain: Option<u64>,
     svid: Svid,
     binding: Option<Binding>,
-    /// Cuts what the connection has in memory.
+    /// Cuts the connection's pipe in memory, if it has one.
     pipe: PipeCutter,
-    /// `None` at the server's end. Clients renew for both.
+    /// `None` at the server's end. The client renews the connection for both ends.
     dialled: Option<Dialled>,
 }
 
 impl Proven {
-    /// Whether this is the server's end of a connection whose client can renew it.
+    /// Whether this is the server's end of a connection for which the client can present its next certificate.
     fn is_renewed_by_client(&self) -> bool {
         self.dialled.is_none() && self.binding.is_some()
     }
 }
 
-/// The client's end of a connection.
+/// The client's end of a connection, which it has dialled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dialled {
     pub(crate) server: SocketAddr,
-    /// When the certificate ends that the server knows us by. Seconds since 1970, as all times here.
+    /// When the certificate expires that this end last presented to the server. All times here are seconds since 1970.
     pub(crate) shown_until_s: i64,
-    /// No renewal is tried before.
+    /// No renewal is attempted before this time.
     pub(crate) not_before_s: i64,
 }
 
-/// Keeps a connection in the list. It must be dropped before the socket is closed.
+/// Keeps a connection in the list until this is dropped, which must happen before the socket is closed.
 #[derive(Debug)]
 pub(crate) struct LiveConnection {
     socket: RawFd,
     number: u64,
 }
 
-/// The certificate that the peer of an open connection of this thread has shown last.
+/// The certificate that the peer of an open connection of this thread has presented last.
 #[derive(Clone, Copy, Debug)]
 pub struct ShownCertificate(Shown);
 
 #[derive(Clone, Copy, Debug)]
 enum Shown {
-    /// On this connection, which may be renewed. Descriptors are used again.
+    /// The last certificate on this connection, which may be renewed. The number identifies the connection, because
+    /// descriptors are reused.
     On { socket: RawFd, number: u64 },
-    /// On a connection that is not renewed.
+    /// The only certificate of a connection that is not renewed.
     Once(CertificateValidity),
 }
 
 impl ShownCertificate {
-    /// One that holds for these times and is the last that its connection shows.
+    /// A certificate with this validity, on a connection that is not renewed.
     pub(crate) fn once(validity: CertificateValidity) -> Self {
         Self(Shown::Once(validity))
     }
 
-    /// When it holds; `None` once the connection has ended.
+    /// The validity of the certificate; `None` once the connection has ended.
     #[must_use]
     pub fn validity(self) -> Option<CertificateValidity> {
         let (socket, number) = match self.0 {
@@ -98,7 +99,7 @@ impl ShownCertificate {
 }
 
 impl LiveConnection {
-    /// Lists the connection over `socket`, whose peer has shown this certificate.
+    /// Adds the connection over `socket` to the list. Its peer has presented the certificate `svid`.
     pub(crate) fn new(
         socket: &TcpStream,
         svid: &Svid,
@@ -114,7 +115,7 @@ impl LiveConnection {
         Self { socket: descriptor, number }
     }
 
-    /// What the peer has shown.
+    /// The certificate that the peer has presented last.
     pub(crate) fn certificate(&self) -> ShownCertificate {
         ShownCertificate(Shown::On { socket: self.socket, number: self.number })
     }
@@ -122,12 +123,13 @@ impl LiveConnection {
 
 impl Drop for LiveConnection {
     fn drop(&mut self) {
-        // While the thread ends there may be no list any more.
+        // While the thread ends, the list may no longer exist.
         let _ended = LIVE.try_with(|live| live.borrow_mut().remove(&self.socket));
     }
 }
 
-/// Ends the connections of the current worker whose peers have shown a certificate that was revoked; returns how many.
+/// Ends the connections of the current worker whose peers have presented a certificate that is now revoked. Returns how
+/// many there were.
 pub fn end_revoked(revoked: &Revocations) -> u64 {
     if revoked.is_empty() {
         return 0;
@@ -135,7 +137,8 @@ pub fn end_revoked(revoked: &Revocations) -> u64 {
     end(|Proven { svid, .. }| revoked.covers(&svid.identity, svid.not_before_s))
 }
 
-/// The same for certificates that have ended. Where `renewals` go to another process, what they could have renewed here goes on.
+/// Ends the connections of the current worker whose peers' certificates have expired. If `renewals` arrive at another
+/// process, connections that their clients may have renewed there continue. Returns how many ended.
 pub(crate) fn end_expired(now_s: i64, renewals: RenewalsArrive) -> u64 {
     end(|proven| {
         let may_be_renewed = renewals == RenewalsArrive::Elsewhere && proven.is_renewed_by_client();
@@ -148,7 +151,8 @@ fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
     LIVE.with_borrow_mut(|live| {
         live.retain(|socket, proven| {
             let is_over = proven.domain == domain && is_over(proven);
-            // One that the peer has ended already fails, and is about to be dropped.
+            // If the peer has already ended the connection, shutting it down fails; the connection is about to be
+            // dropped.
             if is_over && shut_down(*socket) {
                 ended = ended.saturating_add(1);
             }
@@ -161,8 +165,8 @@ fn end(is_over: impl Fn(&Proven) -> bool) -> u64 {
     ended
 }
 
-/// The connections of the current worker that a client with a certificate until `own_until_s` has to renew, by server, and makes
-/// the next attempt for each due after half of the time that it has left.
+/// The connections of the current worker that its clients must renew now, grouped by server. `own_until_s` is when the
+/// certificate of this workload expires. The next attempt for each connection is due after half of its remaining time.
 pub(crate) fn due(own_until_s: i64, now_s: i64) -> Vec<RenewalDue> {
     let mut due: HashMap<(SocketAddr, Identity), Vec<Binding>> = HashMap::new();
     let domain = domain_number();
@@ -189,8 +193,8 @@ pub(crate) fn due(own_until_s: i64, now_s: i64) -> Vec<RenewalDue> {
 }
 
 impl Dialled {
-    /// Whether we have another certificate than the server knows, or the server has one by now: it renews when 25 to 35 %
-    /// of its life are left.
+    /// Whether this workload has another certificate than the server knows, or the server should have a new one by now:
+    /// a server renews its certificate when 25 to 35 % of its life are left.
     fn is_due(&self, server: &Svid, own_until_s: i64, now_s: i64) -> bool {
         let life = server.not_after_s.saturating_sub(server.not_before_s);
         let left = server.not_after_s.saturating_sub(now_s);
@@ -199,8 +203,8 @@ impl Dialled {
     }
 }
 
-/// A server has shown `svid` for these connections of this thread, and has been shown a certificate until `own_until_s`.
-/// Returns how many there are.
+/// Records that a server has presented `svid` for these connections of this thread, and got a certificate that expires
+/// at `own_until_s`. Returns how many connections there are.
 pub(crate) fn renewed_by_client(bindings: &HashSet<Binding>, svid: &Svid, own_until_s: i64) -> u64 {
     each_of(bindings, svid, |proven| {
         let Some(dialled) = &mut proven.dialled else { return false };
@@ -209,7 +213,8 @@ pub(crate) fn renewed_by_client(bindings: &HashSet<Binding>, svid: &Svid, own_un
     })
 }
 
-/// A client has shown `svid` for these connections, of which this thread may have some. Returns how many it has.
+/// Records that a client has presented `svid` for these connections, some of which may belong to this thread. Returns
+/// how many do.
 pub(crate) fn renewed_at_server(bindings: &HashSet<Binding>, svid: &Svid) -> u64 {
     each_of(bindings, svid, |proven| proven.dialled.is_none())
 }

@@ -26,7 +26,7 @@ use crate::tls::Tls;
 use crate::verify::{CheckServer, ServerVerifier};
 use crate::{HandshakeError, Refusal};
 
-/// Files in which operating systems keep the authorities that they trust.
+/// Files in which operating systems list the authorities that they trust.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -34,14 +34,14 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Sessions that are cached for one external service. A service has few addresses.
+/// How many sessions are cached for one external service. A service has few addresses.
 const SESSIONS: usize = 64;
 
-/// ALPN names (RFC 7301) that are offered to servers outside of the mesh.
+/// The ALPN names (RFC 7301) that are offered to servers outside of the mesh.
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Opens TLS connections to one external service, as its policy demands.
+/// Opens TLS connections to one external service, according to its policy.
 #[derive(Clone, Debug)]
 pub struct Originator {
     config: Arc<ClientConfig>,
@@ -60,7 +60,7 @@ pub enum OriginationError {
 }
 
 impl Originator {
-    /// Built once per policy, since sessions are resumed within it.
+    /// Creates an originator. To be called once per policy, because only its own sessions can be resumed.
     ///
     /// # Errors
     /// [`OriginationError`]
@@ -106,7 +106,7 @@ impl Originator {
         let handshake = poll_fn(|cx| tls.poll_handshake(cx));
         let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
         done.map_err(|_| HandshakeError::Timeout)??;
-        // HTTP/2 only if the server has agreed to it (RFC 9113 section 3.3).
+        // HTTP/2 is used only if the server has agreed to it (RFC 9113 section 3.3).
         let alpn = match tls.common().alpn_protocol() {
             Some(HTTP2) => Alpn::Http2,
             _ if offered.contains(&Alpn::Http1) => Alpn::Http1,
@@ -133,14 +133,15 @@ fn roots(of: &Roots) -> Result<Arc<RootCertStore>, OriginationError> {
     }
 }
 
-/// The authorities of the machine: hundreds, which are read once per process and shared by all policies. A machine
-/// without a list, such as the image of the proxy, gets the list of Mozilla.
+/// The authorities that the machine trusts. There are hundreds, which are read once per process and shared by all
+/// policies. If the machine has no list, as in the image of the proxy, Mozilla's list is used.
 fn system_roots() -> Arc<RootCertStore> {
     static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     Arc::clone(SYSTEM.get_or_init(|| Arc::new(authorities(&SYSTEM_ROOTS))))
 }
 
-/// The authorities in the first of these files that has any, or else those that are compiled in.
+/// The authorities in the first of these files that has any. If none has, the authorities that are compiled into the
+/// program.
 fn authorities(files: &[&str]) -> RootCertStore {
     let of_machine = files.iter().find_map(|file| {
         let mut roots = RootCertStore::empty();
@@ -152,8 +153,8 @@ fn authorities(files: &[&str]) -> RootCertStore {
     of_machine.unwrap_or_else(|| webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect())
 }
 
-/// The check outside of the mesh: the certificate is valid for one of the names in the policy, or for the host name
-/// if the policy has no names.
+/// The check of servers outside of the mesh: the certificate is valid for one of the names in the policy, or for the
+/// host name if the policy has no names.
 #[derive(Debug)]
 struct Names(Arc<[SubjectName]>);
 
@@ -191,7 +192,7 @@ fn is_for(der: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>, name: &Subje
 }
 
 impl HandshakeError {
-    /// Why TLS with a server outside of the mesh failed. For `leno-error` and metrics.
+    /// Why TLS with a server outside of the mesh failed, for `leno-error` and metrics.
     #[must_use]
     pub fn outside_cause(&self) -> &'static str {
         match self {

@@ -5,8 +5,8 @@
 //!  handshake ─┬─ the server is elsewhere ─► TLS, to the end
 //!             └─ the client offers a pipe ─► TLS until the other end has taken it ─► the pipe, to its end
 //! ```
-//! The network connection stays open beside the pipe, as the witness that the network lets the two ends communicate:
-//! once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
+//! The network connection stays open while the pipe is used. It shows whether the network still lets the two ends
+//! communicate: once it ends, is reset, or stops answering the kernel's probes, the pipe is cut.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "bytes that a connection has moved are counted"
@@ -30,32 +30,33 @@ use crate::tls::Tls;
 #[derive(Debug, Default)]
 pub(crate) struct Passage {
     pub(crate) pipe: Option<PipeEnd>,
-    /// This end is a client, and the server may be in this process.
+    /// Whether this end is a client, and the server may be in this process.
     pub(crate) offers: bool,
-    /// The other end writes to the pipe, and all that it wrote to TLS was read.
+    /// Whether the other end writes to the pipe, and all bytes that it wrote to TLS before were read.
     reads: bool,
-    /// This end writes to the pipe.
+    /// Whether this end writes to the pipe.
     pub(crate) writes: bool,
-    /// Bytes of the application that were read from TLS, and written to it.
+    /// How many bytes of the application were read from TLS, and how many were written to TLS.
     read: u64,
     pub(crate) written: u64,
-    /// The network connection has ended.
+    /// Whether the network connection has ended.
     witnessed: bool,
-    /// Set while a write waits that must not read the socket: when to check the socket for errors next.
+    /// Set while a write waits that must not read the socket. It is the time of the next check whether the socket has
+    /// an error.
     look: Option<Pin<Box<Sleep>>>,
 }
 
 impl Passage {
-    /// Whether no more bytes of the application come through TLS. Unlike [`Tls::reads_pipe`], it does not register
-    /// the reader's waker.
+    /// Whether no more bytes of the application come through TLS. Other than [`Tls::reads_pipe`], this does not
+    /// register the reader's waker.
     fn is_past_tls(&self) -> bool {
         self.reads || self.pipe.as_ref().is_some_and(|pipe| pipe.begins_after(self.read))
     }
 }
 
 impl Tls {
-    /// Offers a pipe to the server, once the binding of the connection is derived. The client's last handshake
-    /// message is sent after that, so that a server in this process finds the offer when its handshake is done.
+    /// Offers a pipe to the server, once the binding of the connection is derived. The client's last handshake message
+    /// is sent after that, so a server in this process finds the offer when its handshake ends.
     pub(crate) fn offer_pipe(&mut self) {
         let Some(binding) = self.binding().filter(|_| self.passage.offers) else { return };
         let carries = |alpn: Alpn| self.common().alpn_protocol() == Some(alpn.as_bytes());
@@ -73,7 +74,7 @@ impl Tls {
         }
     }
 
-    /// The handle that cuts the pipe of this connection.
+    /// A handle that cuts the pipe of this connection.
     pub(crate) fn pipe_cutter(&self) -> PipeCutter {
         self.passage.pipe.as_ref().map(PipeEnd::cutter).unwrap_or_default()
     }
@@ -100,7 +101,7 @@ impl Tls {
         let read = self.poll_decrypted(cx, out);
         let n = out.filled().len().saturating_sub(before);
         self.passage.read += n as u64;
-        // The other end closes the pipe before it closes the socket, so all of the pipe's bytes are visible now.
+        // The other end closes the pipe before it closes the socket, so all bytes of the pipe can be read now.
         if n == 0 && read.is_ready() && self.reads_pipe(cx) {
             return self.poll_pipe(cx, out);
         }
@@ -111,8 +112,7 @@ impl Tls {
         if self.peer_closed || out.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        // Yields as a socket does: otherwise two threads that keep each other busy would not let their other tasks
-        // run.
+        // Yield as a socket does. Otherwise two threads that keep each other busy would never run their other tasks.
         let turn = ready!(coop::poll_proceed(cx));
         if let Poll::Ready(error) = self.poll_cut(cx) {
             return Poll::Ready(Err(error));
@@ -138,7 +138,7 @@ impl Tls {
         })
     }
 
-    /// Ready with the error if the network connection has ended while the other end still has the pipe. The pipe is
+    /// Ready with an error if the network connection has ended although the other end still has the pipe. The pipe is
     /// then cut.
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.passage.witnessed {
@@ -158,7 +158,7 @@ impl Tls {
         }
     }
 
-    /// Ready when the network connection has ended. Processes what the session itself receives.
+    /// Ready when the network connection has ended. Processes the bytes that are for the session itself.
     fn poll_witness(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut has_input = self.more || !self.incoming.is_empty();
         loop {
@@ -171,8 +171,8 @@ impl Tls {
                     return Poll::Ready(io::ErrorKind::InvalidData.into());
                 }
             }
-            // Also sends what was encrypted before this end wrote to the pipe. If the socket fails, the next read
-            // fails, too.
+            // This also sends bytes that were encrypted before this end wrote to the pipe. If the socket fails, the
+            // next read fails, too.
             let _later = self.poll_send(cx);
             match ready!(self.poll_fill(cx)) {
                 Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
@@ -182,9 +182,9 @@ impl Tls {
         }
     }
 
-    /// The same for a writer, while the bytes of the other end in TLS, or its close, are left to the reader: reading
-    /// the socket would take them from the reader, and there is no room for all of them. The socket does not report
-    /// errors by itself then, so it is checked at intervals.
+    /// Like `poll_witness`, but for a writer, while bytes or a close of the other end may still arrive through TLS.
+    /// Only the reader may read those from the socket, because there is no room to store all of them. A socket that is
+    /// not read reports no errors by itself, so it is checked at intervals.
     fn poll_failure(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let look = self.passage.look.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
@@ -199,7 +199,7 @@ impl Tls {
         }
     }
 
-    /// Whether writes go into the pipe. Ready once all that was encrypted before was sent.
+    /// Whether writes go into the pipe. Ready when all bytes that were encrypted before have been sent.
     pub(crate) fn poll_writes_pipe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let is_taken = |pipe: &PipeEnd| pipe.is_taken();
         if !self.passage.writes && !self.closed && self.passage.pipe.as_ref().is_some_and(is_taken)
@@ -234,7 +234,7 @@ impl Tls {
         written
     }
 
-    /// Closes the direction that this end writes, if that is the pipe.
+    /// If this end writes to the pipe, closes its direction of the pipe.
     pub(crate) fn close_pipe(&mut self) {
         self.closed = true;
         if let Some(pipe) = &self.passage.pipe {

@@ -5,11 +5,12 @@
 //!  Tls ── PipeEnd ══ two directions of at most 64 KiB ══ PipeEnd ── Tls
 //!   └────────── socket, handshake, nothing more ────────────────────┘
 //! ```
-//! Both ends have made a TLS connection over the network before, which says who they are and whether they may talk. It
-//! stays open while they use the pipe, and the end of it is the end of the pipe ([`crate::tls`]). A direction begins to
-//! use the pipe when its writer knows that the other end has it, after some bytes of TLS, which the reader counts.
+//! The two ends first make a TLS connection over the network, which proves their identities and that they may
+//! communicate. It stays open while they use the pipe, and when it ends, the pipe ends ([`crate::tls`]). Each direction
+//! changes from TLS to the pipe once its writer knows that the other end has taken the pipe. The writer tells the
+//! reader after how many bytes of TLS the bytes of the pipe follow.
 //!
-//! What a direction holds is charged to the workload that has written it.
+//! The memory of a direction is charged to the workload that writes to it.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -23,25 +24,26 @@ use tokio::io::ReadBuf;
 
 use crate::binding::Binding;
 
-/// Most bytes of a direction that wait for their reader: as many as one read takes.
+/// The largest number of bytes that wait in one direction for their reader. One read returns as many.
 const MOST: usize = RELAY_BUFFER;
-/// The same while the writer's memory is short: as many as a record of TLS has.
+/// The largest number of bytes that wait in one direction while the writer's memory is short. A TLS record has as many.
 const MOST_SHORT: usize = 16 * 1024;
-/// Memory that an empty direction keeps: that of a small request.
+/// The largest amount of memory that an empty direction keeps. It suffices for a small request.
 const KEPT: usize = 1024;
-/// A writer that has been charged more than this is woken to give it back once the reader has all of it.
+/// A writer that was charged for more than this is woken once the reader has read all of it, to reduce its charge.
 const LARGE: usize = 16 * 1024;
 
-/// The pipes that clients offer to servers of this process, by a name that only the two ends of a connection can derive.
-/// There is one for each connection whose server has not taken the offer; the threads' limits on connections bound them.
+/// The pipes that clients offer to servers of this process, by the binding of the connection, which only its two ends
+/// can derive. There is one entry for each connection whose server has not taken the offer, so the limits on
+/// connections bound their number.
 static OFFERS: LazyLock<Mutex<HashMap<Binding, PipeEnd>>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// The connections that clients of this thread have made and that went on in memory.
+    /// The number of connections that clients of this thread have opened and that changed to a pipe.
     static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The connections that this thread has made and that went on in memory, since it began.
+/// The number of connections that this thread has opened and that changed to a pipe, since it started.
 #[must_use]
 pub fn made_in_process() -> u64 {
     MADE.get()
@@ -56,54 +58,54 @@ enum Side {
 /// How a direction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PipeEnding {
-    /// Its writer has shut it down.
+    /// The writer has shut the direction down.
     Closed,
-    /// Its writer was dropped before it had shut it down, perhaps after it had reported a reason.
+    /// The writer was dropped without shutting the direction down. It may have reported a reason.
     Cut(Option<u8>),
-    /// Its writer was reset. What was not read is lost.
+    /// The writer was reset. Unread bytes are lost.
     Reset,
 }
 
-/// From one end to the other.
+/// One direction of a pipe.
 #[derive(Debug, Default)]
 struct PipeDirection {
     bytes: VecDeque<u8>,
-    /// How many bytes of TLS come before those. `None`: the writer still uses TLS.
+    /// How many bytes of TLS precede the bytes of the pipe. `None`: the writer still uses TLS.
     begins_after: Option<u64>,
     ending: Option<PipeEnding>,
-    /// The end that writes it was dropped.
+    /// The end that writes to this direction was dropped.
     gone: bool,
     reader: Option<Waker>,
-    /// Waits for room.
+    /// The task that waits for room to write.
     writer: Option<Waker>,
 }
 
 #[derive(Debug, Default)]
 struct PipeState {
-    /// The server has its end.
+    /// Whether the server has taken its end.
     taken: bool,
     to_server: PipeDirection,
     to_client: PipeDirection,
 }
 
-/// One end. Dropped, it cuts both directions; it must be dropped before the socket.
+/// One end of a pipe. Dropping it cuts both directions; it must be dropped before the socket.
 #[derive(Debug)]
 pub(crate) struct PipeEnd {
     state: Arc<Mutex<PipeState>>,
     side: Side,
-    /// The offer that the client's end has made.
+    /// Set at the client's end: the binding under which the pipe was offered.
     offer: Option<Binding>,
     report: Option<u8>,
     reset: bool,
-    /// What the direction that it writes holds.
+    /// The charge for the direction to which this end writes, and the bytes that it covers.
     charge: Option<(usize, Charge)>,
 }
 
-/// Ends a pipe without being one of its ends.
+/// Cuts a pipe; can be held apart from its ends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PipeCutter(Weak<Mutex<PipeState>>);
 
-/// Offers a pipe to the server at the other end of the connection with this name. Returns the client's end.
+/// Offers a pipe to the server at the other end of the connection with this binding. Returns the client's end.
 pub(crate) fn offer(binding: Binding) -> PipeEnd {
     let state = Arc::<Mutex<PipeState>>::default();
     let end = |side, offer| PipeEnd {
@@ -115,17 +117,18 @@ pub(crate) fn offer(binding: Binding) -> PipeEnd {
         charge: None,
     };
     let replaced = offers().insert(binding, end(Side::Server, None));
-    // Another connection of the same name cannot be: it is a hash of a secret.
+    // There cannot be another connection with the same binding, because it is derived from a secret.
     drop(replaced);
     end(Side::Client, Some(binding))
 }
 
-/// Takes the pipe that the client of the connection with this name has offered. `None` if the client is in another process.
+/// Takes the pipe that the client of the connection with this binding has offered. `None` if the client is in another
+/// process.
 pub(crate) fn take(binding: &Binding) -> Option<PipeEnd> {
     let end = offers().remove(binding)?;
     let mut state = end.state();
     state.taken = true;
-    // Nothing was written to TLS yet.
+    // The server has written nothing to TLS yet.
     state.to_client.begins_after = Some(0);
     let reader = state.to_client.reader.take();
     drop(state);
@@ -152,7 +155,7 @@ fn register(slot: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 impl PipeState {
-    /// The direction that this side writes, and the one that it reads.
+    /// The direction to which this side writes, and the direction from which it reads.
     fn of(&mut self, side: Side) -> (&mut PipeDirection, &mut PipeDirection) {
         match side {
             Side::Client => (&mut self.to_server, &mut self.to_client),
@@ -162,13 +165,13 @@ impl PipeState {
 }
 
 impl PipeDirection {
-    /// Ends it, unless it has. Returns the tasks to wake.
+    /// Ends the direction, unless it has ended. Returns the tasks to wake.
     fn end(&mut self, ending: PipeEnding) -> [Option<Waker>; 2] {
         self.ending.get_or_insert(ending);
         [self.reader.take(), self.writer.take()]
     }
 
-    /// Makes room for `n` more bytes. Doubles the capacity, so that few of many small writes allocate.
+    /// Makes room for `n` more bytes. Doubles the capacity, so that few small writes need an allocation.
     fn reserve(&mut self, n: usize) {
         let needed = self.bytes.len().saturating_add(n);
         if needed > self.bytes.capacity() {
@@ -177,7 +180,7 @@ impl PipeDirection {
         }
     }
 
-    /// Frees what is not needed once there are no more bytes. Returns whether that was much.
+    /// Frees unneeded memory if no bytes are left. Returns whether the direction was large.
     fn give_back(&mut self) -> bool {
         let held = self.bytes.capacity();
         if self.bytes.is_empty() && held > KEPT {
@@ -189,28 +192,28 @@ impl PipeDirection {
 
 impl PipeEnd {
     fn state(&self) -> MutexGuard<'_, PipeState> {
-        // Nothing panics while it is locked.
+        // No code panics while this is locked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What ends the pipe together with both ends.
+    /// The handle that cuts both directions.
     pub(crate) fn cutter(&self) -> PipeCutter {
         PipeCutter(Arc::downgrade(&self.state))
     }
 
-    /// Whether the server has its end.
+    /// Whether the server has taken its end.
     pub(crate) fn is_taken(&self) -> bool {
         self.state().taken
     }
 
-    /// Whether the other end was dropped, or both were cut.
+    /// Whether the other end was dropped, or both directions were cut.
     pub(crate) fn is_over(&self) -> bool {
         let mut state = self.state();
         let (_, read) = state.of(self.side);
         read.gone
     }
 
-    /// What this end writes from now on goes through the pipe, after `before` bytes of TLS.
+    /// From now on, this end writes to the pipe, after it has written `before` bytes to TLS.
     pub(crate) fn begin_writing(&self, before: u64) {
         let mut state = self.state();
         let (written, _) = state.of(self.side);
@@ -223,8 +226,8 @@ impl PipeEnd {
         }
     }
 
-    /// Whether what this end reads comes through the pipe, after the `before` bytes of TLS that it has read. If not, the
-    /// caller's task is woken when it begins to.
+    /// Whether the next bytes for this end come through the pipe, given that it has read `before` bytes from TLS. If
+    /// the other end still uses TLS, the caller's task is woken when that changes.
     pub(crate) fn reads(&self, before: u64, cx: &Context<'_>) -> bool {
         let mut state = self.state();
         let (_, read) = state.of(self.side);
@@ -237,7 +240,7 @@ impl PipeEnd {
         }
     }
 
-    /// The same, without a task to wake.
+    /// The same, but registers no task to wake.
     pub(crate) fn begins_after(&self, before: u64) -> bool {
         let mut state = self.state();
         let (_, read) = state.of(self.side);
@@ -261,7 +264,7 @@ impl PipeEnd {
         ready
     }
 
-    /// Reads bytes; what is returned is how the direction has ended, once all of them were read.
+    /// Reads bytes. Once all were read, returns how the direction has ended.
     pub(crate) fn poll_read(
         &mut self,
         cx: &Context<'_>,
@@ -292,13 +295,13 @@ impl PipeEnd {
         }
         read.bytes.drain(..n);
         let was_large = read.give_back();
-        // Not for each read: the writer fills a half at a time.
+        // The writer is not woken for each read, but once half of the room is free.
         let mut writer = None;
         if read.bytes.len() <= MOST.div_euclid(2) {
             writer = read.writer.take();
         }
         if was_large && writer.is_none() {
-            // It is not waiting for room, and has its task settle the charge.
+            // The writer does not wait for room. Its task is woken, so that it reduces its charge.
             let (written, _) = state.of(self.side);
             writer = written.reader.take();
         }
@@ -308,7 +311,7 @@ impl PipeEnd {
         Poll::Ready(None)
     }
 
-    /// Writes as much as there is room for.
+    /// Writes as many bytes as there is room for.
     pub(crate) fn poll_write(
         &mut self,
         cx: &Context<'_>,
@@ -342,7 +345,7 @@ impl PipeEnd {
         Poll::Ready(Ok(n))
     }
 
-    /// Ends the direction that this end writes, in order.
+    /// Shuts down the direction to which this end writes.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         let (written, _) = state.of(self.side);
@@ -351,23 +354,23 @@ impl PipeEnd {
         woken.into_iter().for_each(wake);
     }
 
-    /// What the other end is to learn when this one is dropped.
+    /// Sets the report that the other end gets when this end is dropped.
     pub(crate) fn report(&mut self, report: u8) {
         self.report = Some(report);
     }
 
-    /// Has the drop of this end be a reset.
+    /// Makes dropping this end a reset.
     pub(crate) fn reset_on_drop(&mut self) {
         self.reset = true;
     }
 
-    /// Charges this workload what the direction that it writes holds.
+    /// Charges this workload for the bytes held by the direction to which it writes.
     fn charge(&mut self, held: usize) {
         match &self.charge {
             Some((charged, _)) if *charged == held => {}
             None if held == 0 => {}
             _ => {
-                // The next one first would count both.
+                // The old charge is dropped first; otherwise both would count for a moment.
                 self.charge = None;
                 self.charge = (held > 0).then(|| (held, Charge::new(held)));
             }
@@ -394,13 +397,13 @@ impl Drop for PipeEnd {
         }
         written.gone = true;
         let woken = written.end(PipeEnding::Cut(self.report));
-        // No task reads this direction any more. Its writer learns of that by the other one.
+        // No task reads this direction any more. Its writer is woken and learns of it by `gone` of the other direction.
         read.bytes = VecDeque::new();
         let others = read.end(PipeEnding::Cut(None));
         drop(state);
         woken.into_iter().chain(others).for_each(wake);
         if let Some(binding) = self.offer.filter(|_| !taken) {
-            // Its drop has to lock the state, which no one holds who waits for this lock.
+            // Dropping the offered end locks the state, so the lock of the offers must not be held then.
             let offered = offers().remove(&binding);
             drop(offered);
         }
@@ -408,7 +411,7 @@ impl Drop for PipeEnd {
 }
 
 impl PipeCutter {
-    /// Cuts both directions. What was not read is lost.
+    /// Cuts both directions. Unread bytes are lost.
     pub(crate) fn cut(&self) {
         let Some(state) = self.0.upgrade() else { return };
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Why a certificate is refused.
+//! The reasons why certificates are refused.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ pub enum Refusal {
     /// The peer presented no certificate.
     #[error("no certificate")]
     NoCertificate,
-    /// It is not an X.509 certificate.
+    /// The certificate is not an X.509 certificate.
     #[error("the certificate cannot be read")]
     Malformed,
-    /// It is not signed by any root of the trust bundle.
+    /// The certificate is not signed by any root of the trust bundle.
     #[error("the certificate is not issued by this mesh")]
     UnknownIssuer,
     /// The issuer has a root's name but another key, or the peer does not have the certificate's
     /// key.
     #[error("a signature does not fit")]
     BadSignature,
-    /// It has expired. One of the two clocks may be wrong.
+    /// The certificate has expired. One of the two clocks may be wrong.
     #[error("the certificate has expired, if the clock of this machine is right")]
     Expired,
-    /// It is not valid yet. One of the two clocks may be wrong.
+    /// The certificate is not valid yet. One of the two clocks may be wrong.
     #[error("the certificate is not valid yet, if the clock of this machine is right")]
     NotYetValid,
-    /// It was issued for another use, for example for servers only.
+    /// The certificate was issued for another use, for example for servers only.
     #[error("the certificate is not for this use")]
     Purpose,
-    /// It has no URI.
+    /// The certificate has no URI.
     #[error("the certificate has no SPIFFE identity")]
     NoIdentity,
-    /// It has more than one URI (X509-SVID section 2).
+    /// The certificate has more than one URI (X509-SVID section 2).
     #[error("the certificate has {0} URIs where one is allowed")]
     SeveralIdentities(usize),
-    /// Its URI is not a SPIFFE identity of the mesh's form.
+    /// The certificate's URI is not a SPIFFE identity in the form that the mesh uses.
     #[error("the certificate's URI is no identity")]
     NotAnIdentity(#[source] IdentityError),
-    /// It is of another trust domain.
+    /// The certificate belongs to another trust domain.
     #[error("the certificate is of trust domain {presented}, expected {expected}")]
     TrustDomain {
         /// The expected trust domain: that of this workload, or that of the server that the client expects.
@@ -47,7 +47,7 @@ pub enum Refusal {
         /// The certificate's trust domain.
         presented: TrustDomain,
     },
-    /// It is of another workload than the expected one.
+    /// The certificate belongs to another workload than the expected one.
     #[error("the certificate is of {presented}, expected {expected}")]
     Unexpected {
         /// The identity that the client expected.
@@ -55,16 +55,16 @@ pub enum Refusal {
         /// The identity that the server presented.
         presented: Identity,
     },
-    /// It was revoked.
+    /// The certificate was revoked.
     #[error("the certificate was revoked")]
     Revoked,
-    /// Any other error that webpki finds.
+    /// webpki found another error.
     #[error("the certificate is not valid: {0}")]
     Invalid(CertificateError),
 }
 
 impl Refusal {
-    /// The label in metrics and logs.
+    /// The label for metrics and logs.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Refusal {
         }
     }
 
-    /// The refusal in a rustls error. `None` if the error is not about the peer's certificate.
+    /// The refusal in an error from rustls. `None` if the error is not about the peer's certificate.
     pub(crate) fn of(error: &rustls::Error) -> Option<Self> {
         match error {
             rustls::Error::NoCertificatesPresented => Some(Self::NoCertificate),
@@ -112,8 +112,7 @@ impl Refusal {
     }
 }
 
-/// Passes a refusal through rustls to the caller. rustls sends the fitting alert and keeps the
-/// reason.
+/// Passes a refusal through rustls to the caller. rustls sends the corresponding alert and keeps the reason.
 impl From<Refusal> for rustls::Error {
     fn from(refusal: Refusal) -> Self {
         let certificate = match refusal {

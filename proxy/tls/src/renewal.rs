@@ -1,8 +1,10 @@
-//! Connections go on when the certificate ends that they began with, if the peer shows its next one.
+//! Extends connections beyond the expiry of the certificates with which they began, if the peers present their next
+//! certificates.
 //!
-//! TLS 1.3 has no handshake within a connection, and bytes of an application may never leave one for another. So the
-//! client makes a second connection, on which both ends show the certificates that they have now, and names on it the
-//! connections that it holds, by their bindings, which only their two ends know.
+//! TLS 1.3 has no second handshake within a connection, and a connection of an application cannot be replaced by
+//! another one without the application noticing. So the client opens a second connection, on which both ends present
+//! their current certificates. On it the client names the connections to extend by their bindings, which only the two
+//! ends of each connection can derive.
 //!
 //! ```text
 //!  client ── Alpn::Renewal, own certificate ──► server      handshake: both certificates
@@ -29,15 +31,15 @@ use crate::{
     Acceptor, Alpn, Connector, HANDSHAKE_TIMEOUT, HandshakeError, Refusal, TlsConfigs, TlsStream,
 };
 
-/// Most connections that one renewal names, 16 KiB; further ones are named by the next.
+/// The largest number of connections that one renewal names (16 KiB of bindings). The next renewal names further ones.
 pub(crate) const MAX_BINDINGS: usize = 1024;
-/// Renewals that wait for a worker. Each costs its client a handshake, so that a worker is faster; the connections of one
-/// that is dropped end with their certificate.
+/// The largest number of renewals that wait for a worker. Each costs its client a handshake, so workers keep up. If a
+/// renewal is dropped, its connections end with their certificates.
 const MAX_WAITING: usize = 256;
-/// The server's answer.
+/// The server's answer if it accepts the renewal.
 const TAKEN: u8 = 1;
 
-/// Passes renewals from the worker that has accepted them to all workers.
+/// Passes renewals from the worker that has accepted them on to all workers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Renewals(Arc<Mutex<Vec<mpsc::Sender<Arc<Renewal>>>>>);
 
@@ -45,7 +47,7 @@ impl Renewals {
     pub(crate) fn subscribe(&self) -> mpsc::Receiver<Arc<Renewal>> {
         let (worker, renewals) = mpsc::channel(MAX_WAITING);
         let mut workers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Guests come and go.
+        // Removes workers that have ended, for example guests.
         workers.retain(|worker| !worker.is_closed());
         workers.push(worker);
         renewals
@@ -61,7 +63,7 @@ impl Renewals {
     }
 }
 
-/// A client has shown its next certificate.
+/// The renewal of a client, which has presented its next certificate.
 #[derive(Debug)]
 pub struct Renewal {
     svid: Svid,
@@ -69,23 +71,23 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// Extends the connections of this thread that it names; returns how many there are.
+    /// Extends the connections of this thread that the renewal names. Returns how many there are.
     #[must_use]
     pub fn apply(&self) -> u64 {
         live::renewed_at_server(&self.bindings, &self.svid)
     }
 }
 
-/// Which process gets the renewals of this workload's clients.
+/// Which process receives the renewals of this workload's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalsArrive {
-    /// This one: its listeners are open.
+    /// This process: its listeners are open.
     Here,
-    /// The one that accepts connections in its place. A client cannot show this process its next certificate any more.
+    /// The process that now accepts connections. Clients can no longer present certificates to this process.
     Elsewhere,
 }
 
-/// Connections to one server that are to be renewed.
+/// Connections to one server that must be renewed.
 #[derive(Debug)]
 pub struct RenewalDue {
     /// The server's address.
@@ -96,14 +98,14 @@ pub struct RenewalDue {
 }
 
 impl TlsConfigs {
-    /// Ends the connections of this thread whose peers' certificates have ended; returns how many.
+    /// Ends the connections of this thread whose peers' certificates have expired. Returns how many ended.
     #[must_use]
     pub fn end_expired(&self, renewals: RenewalsArrive) -> u64 {
         self.now_s().map_or(0, |now_s| live::end_expired(now_s, renewals))
     }
 
-    /// The connections of this thread that clients have to renew now: this end has another certificate, or the server
-    /// should have. Each is due again after half of the time that it has left.
+    /// The connections of this thread that must be renewed now, because this workload has another certificate, or the
+    /// server should have one. The next attempt for each is due after half of its remaining time.
     #[must_use]
     pub fn renewals_due(&self) -> Vec<RenewalDue> {
         let own_until_s = self.own_until_s();
@@ -120,10 +122,10 @@ impl TlsConfigs {
 }
 
 impl Connector {
-    /// Renews connections to a server over `tcp`, a new connection to it; returns how many.
+    /// Renews connections to a server over `tcp`, a new connection to that server. Returns how many were renewed.
     ///
     /// # Errors
-    /// [`HandshakeError`]; a server of an older release has no such protocol.
+    /// [`HandshakeError`]; for example because a server of an older release does not know the protocol.
     pub async fn renew(&self, tcp: TcpStream, due: &RenewalDue) -> Result<u64, HandshakeError> {
         let own_until_s = self.own_until_s()?;
         let mut stream = self.connect(tcp, &due.identity, &[Alpn::Renewal]).await?;
@@ -146,10 +148,10 @@ async fn name(stream: &mut TlsStream, bindings: &[Binding]) -> io::Result<()> {
 }
 
 impl Acceptor {
-    /// Reads what a client names on a connection with [`Alpn::Renewal`], and tells all workers.
+    /// Reads the renewal that a client sends on a connection with [`Alpn::Renewal`], and passes it to all workers.
     ///
     /// # Errors
-    /// [`HandshakeError`]: the client has proven no identity, or names nothing that can be read.
+    /// [`HandshakeError`]: the client has no proven identity, or its renewal is invalid.
     pub async fn take_renewal(&self, mut stream: TlsStream) -> Result<(), HandshakeError> {
         if stream.identity().is_none() {
             return Err(Refusal::NoIdentity.into());

@@ -28,11 +28,11 @@ use crate::cut;
 /// The largest record on the wire (RFC 8446 section 5.2).
 pub(crate) const MAX_RECORD: usize = 5 + (1 << 14) + 256;
 
-/// The most bytes of its own (handshake flights, key updates, alerts) that the session may queue
-/// while the socket accepts nothing. A peer that causes more is disconnected.
+/// How many bytes of its own (handshake messages, key updates, alerts) the session may queue while the socket accepts
+/// no bytes. A peer that causes more is disconnected.
 const MAX_OWN: usize = 64 * 1024;
 
-/// The most plaintext encrypted at once: as much as fits one buffer after encryption.
+/// How many bytes are encrypted at once: as many as fit into one buffer after encryption.
 pub(crate) const MAX_PLAINTEXT: usize = leno_transport::RELAY_BUFFER - 1024;
 
 /// A rustls session of either role.
@@ -44,39 +44,39 @@ pub(crate) enum Session {
 /// Why [`Session::step`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// All input was processed. The handshake needs more.
+    /// All input was processed, and the handshake needs more.
     NeedInput,
-    /// All input was processed. Application data can be encrypted.
+    /// All input was processed, and application data can be encrypted.
     Open,
     /// The reader has no room for the next record.
     Full,
 }
 
-/// Encrypted bytes that wait to be sent, in the order of their encryption: the buffer of the last
-/// write, then what the session itself has queued since. Reading never waits for them; otherwise
-/// two sides that both write would wait for each other.
+/// Encrypted bytes that wait to be sent, in the order of their encryption: the buffer of the last write, and after it
+/// bytes that the session itself has queued since. Reading never waits for them; otherwise two sides that both write
+/// would wait for each other.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     buffer: Option<Buffer>,
     own: Vec<u8>,
 }
 
-/// Encrypted bytes that were read. The buffer has free room only during a read. A partial record is
-/// parked in no more memory than it needs.
+/// Encrypted bytes that were read. The buffer has free room only during a read. While the rest of a record is awaited,
+/// the buffer is no larger than its bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
 }
 
-/// Where decrypted bytes go: first into the reader's space, then into `held`.
+/// The places to which decrypted bytes go: first the reader's space, then `held`.
 pub(crate) struct Plaintext<'a, 'b> {
     pub(crate) out: Option<&'a mut ReadBuf<'b>>,
-    /// Number of bytes in `out` before the read began.
+    /// How many bytes were in `out` before the read began.
     pub(crate) before: usize,
     pub(crate) held: &'a mut Option<Buffer>,
     /// The binding of the connection, if its peer is the proxy of a server.
     pub(crate) binding: Option<&'a Binding>,
-    /// What the peer reported before it cut the connection.
+    /// The report that the peer sent before it cut the connection.
     pub(crate) report: &'a mut Option<u8>,
 }
 
@@ -98,7 +98,7 @@ impl Incoming {
         (!buffer.unfilled().is_empty()).then_some(buffer)
     }
 
-    /// Frees the unused room before a wait.
+    /// Frees the room that is not used, before a wait.
     pub(crate) fn park(&mut self) {
         match &mut self.buffer {
             Some(buffer) if !buffer.filled().is_empty() => buffer.shrink(),
@@ -148,7 +148,7 @@ impl Outgoing {
         }
     }
 
-    /// Frees the unused room before a wait.
+    /// Frees the room that is not used, before a wait.
     pub(crate) fn park(&mut self) {
         if let Some(buffer) = &mut self.buffer {
             buffer.shrink();
@@ -156,7 +156,7 @@ impl Outgoing {
         self.own.shrink_to_fit();
     }
 
-    /// Takes the buffer of an encrypted write. Everything before it must have been sent.
+    /// Takes the buffer of an encrypted write. All bytes before it must have been sent.
     pub(crate) fn put(&mut self, buffer: Buffer) {
         debug_assert!(self.is_empty(), "sent out of order");
         self.buffer = (!buffer.filled().is_empty()).then_some(buffer);
@@ -185,8 +185,8 @@ impl Plaintext<'_, '_> {
                 let nothing_yet = out.filled().len() == self.before && self.held.is_none();
                 nothing_yet || (self.held.is_none() && len <= out.remaining())
             }
-            // A write must not wait for a reader. One buffer of input becomes at most one buffer of
-            // plaintext, and nothing more is read while that is held.
+            // A write must not wait for a reader. One buffer of input becomes at most one buffer of plaintext, and no
+            // more is read while there is such a buffer.
             None => true,
         }
     }
@@ -213,11 +213,11 @@ impl Plaintext<'_, '_> {
     }
 }
 
-/// The methods that both kinds of connection have. rustls gives each kind a type of its own.
+/// The methods that both kinds of rustls connections have, for which rustls has two separate types.
 trait Process {
     type Data;
     fn process<'c, 'i>(&'c mut self, tls: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-    /// Whether it has bytes of its own that were not encoded yet.
+    /// Whether the session has bytes of its own that were not encoded yet.
     fn wants_write(&self) -> bool;
 }
 
@@ -241,7 +241,7 @@ impl Process for UnbufferedServerConnection {
     }
 }
 
-/// Leaves the keys out.
+/// Shows nothing, because sessions contain keys.
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -274,7 +274,7 @@ impl Session {
         }
     }
 
-    /// Encrypts up to [`MAX_PLAINTEXT`] bytes into an empty buffer. Only after [`Step::Open`].
+    /// Encrypts up to [`MAX_PLAINTEXT`] bytes into an empty buffer. Only possible after [`Step::Open`].
     pub(crate) fn encrypt(
         &mut self,
         incoming: &mut Incoming,
@@ -285,7 +285,7 @@ impl Session {
         self.in_traffic(incoming, encrypt)
     }
 
-    /// Ends this side's direction. Only after [`Step::Open`].
+    /// Ends this side's direction. Only possible after [`Step::Open`].
     pub(crate) fn close(
         &mut self,
         incoming: &mut Incoming,
@@ -316,7 +316,7 @@ impl Session {
     }
 }
 
-/// The state of rustls that allows encryption, for either role.
+/// The state of rustls in which encryption is possible, for either role.
 enum Traffic<'c> {
     Client(WriteTraffic<'c, ClientConnectionData>),
     Server(WriteTraffic<'c, ServerConnectionData>),
@@ -365,7 +365,7 @@ fn step<P: Process>(
                 None
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                // The data is in `outgoing`, which is sent in order.
+                // The bytes are in `outgoing`, from which they are sent in order.
                 data.done();
                 None
             }
@@ -388,8 +388,8 @@ fn step<P: Process>(
     }
 }
 
-/// Encodes the alert that rustls has ready after an error, and nothing more: otherwise rustls would
-/// process the same input again and produce a second alert.
+/// Encodes the alert that rustls has after an error, and nothing else. Otherwise rustls would process the same input
+/// again and make a second alert.
 fn alert<P: Process>(connection: &mut P, incoming: &mut Incoming, outgoing: &mut Outgoing) {
     while connection.wants_write()
         && let Ok(ConnectionState::EncodeTlsData(mut data)) =

@@ -10,7 +10,7 @@ pub fn offers_mesh(hello: &ClientHello) -> bool {
     hello.protocols().any(|name| Alpn::from_bytes(name).is_some())
 }
 
-/// Whether a client offers HTTP/2, as clients of HBONE do.
+/// Whether a client offers HTTP/2, which clients of HBONE do.
 #[must_use]
 pub fn offers_hbone(hello: &ClientHello) -> bool {
     hello.protocols().any(|name| name == Alpn::Hbone.as_bytes())

@@ -9,7 +9,7 @@ use crate::live::{Dialled, LiveConnection, ShownCertificate};
 use crate::tls::Tls;
 use crate::verify::Svid;
 
-/// The protocol inside mTLS of the mesh.
+/// The protocol inside the mTLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alpn {
     /// HTTP/2, whose streams carry requests of any HTTP version.
@@ -18,15 +18,15 @@ pub enum Alpn {
     Http1,
     /// The bytes of the application, unchanged.
     Opaque,
-    /// Which connections of the client go on with the certificates of this one.
+    /// A list of the client's connections that continue with the certificates of this connection.
     Renewal,
-    /// HBONE: HTTP/2 whose streams are CONNECTs, between proxies of any mesh. Its ALPN name is that of any HTTP/2, so
-    /// that the port tells it from the application's own TLS.
+    /// HBONE: HTTP/2 whose streams are CONNECTs, between proxies of any mesh. Its ALPN name is that of HTTP/2, so only
+    /// the port distinguishes it from the application's own TLS.
     Hbone,
 }
 
 impl Alpn {
-    /// Those between two proxies of this mesh, in the server's order of preference.
+    /// The protocols between two proxies of this mesh, in the server's order of preference.
     pub const ALL: [Self; 4] = [Self::Http2, Self::Http1, Self::Opaque, Self::Renewal];
 
     /// The protocols that a client with HTTP requests offers.
@@ -57,15 +57,15 @@ impl Alpn {
     }
 }
 
-/// A TLS connection with another proxy, or with a server outside of the mesh. The peer's identity
-/// is known, with two exceptions: a client accepted under [`crate::ClientIdentity::Optional`] may
-/// have none, and a server outside of the mesh has a name instead.
+/// A TLS connection with another proxy, or with a server outside of the mesh. The peer's identity is known, with two
+/// exceptions: a client that was accepted with [`crate::ClientIdentity::Optional`] may have no identity, and a server
+/// outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct TlsStream {
-    /// Dropped before the socket.
+    /// This value is dropped before the socket.
     live: Option<LiveConnection>,
     pub(crate) tls: Box<Tls>,
-    /// The peer's identity, or for metrics and logs the reason why it has none.
+    /// The peer's identity; if it has none, the reason for metrics and logs.
     identity: Result<Identity, &'static str>,
     alpn: Alpn,
 }
@@ -75,31 +75,32 @@ impl TlsStream {
         Self { live: None, tls, identity, alpn }
     }
 
-    /// The same, which ends once the certificate of the peer is revoked, or has ended and was not renewed.
+    /// The same connection, which ends once the peer's certificate is revoked, or expires without renewal.
     pub(crate) fn bounded(self, svid: &Svid, dialled: Option<Dialled>) -> Self {
         let tls = &self.tls;
-        // No client of HBONE renews.
+        // Clients of HBONE do not renew connections.
         let binding = tls.binding().filter(|_| self.alpn != Alpn::Hbone);
         let named = (binding, tls.pipe_cutter());
         let live = LiveConnection::new(tls.socket(), svid, named, dialled);
         Self { live: Some(live), ..self }
     }
 
-    /// The identity that the peer has proven. `None` only for a client accepted under
+    /// The identity that the peer has proven. It is `None` only for a client that was accepted with
     /// [`crate::ClientIdentity::Optional`], and for a server outside of the mesh.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref().ok()
     }
 
-    /// The certificate that proves it; of peers that have proven an identity alone.
+    /// The last certificate that the peer has presented; `None` if it has proven no identity.
     #[must_use]
     pub fn certificate(&self) -> Option<ShownCertificate> {
         self.live.as_ref().map(LiveConnection::certificate)
     }
 
-    /// For how long new work may begin on it, so that little is cut when the peer's certificate ends: to the last fifth of its
-    /// life, and if that has begun, for half of what is left. `None` without a certificate.
+    /// For how long new work may begin on this connection, so that little is cut when the peer's certificate expires:
+    /// until the last fifth of the certificate's life; during that, for half of the remaining time. `None` without a
+    /// certificate.
     #[must_use]
     pub fn fresh_for(&self) -> Option<Duration> {
         let CertificateValidity { not_before_s, not_after_s } = self.certificate()?.validity()?;
@@ -110,19 +111,19 @@ impl TlsStream {
         Some(Duration::from_secs(u64::try_from(fresh_s).unwrap_or_default()))
     }
 
-    /// Why the peer has no identity, as in [`crate::HandshakeError::reason`].
+    /// Why the peer has no identity. The texts are those of [`crate::HandshakeError::reason`].
     #[must_use]
     pub fn unproven(&self) -> Option<&'static str> {
         self.identity.as_ref().err().copied()
     }
 
-    /// The protocol inside.
+    /// The protocol inside the TLS connection.
     #[must_use]
     pub fn alpn(&self) -> Alpn {
         self.alpn
     }
 
-    /// Whether it goes on in memory, with another end of this process; of an accepted one.
+    /// Whether an accepted connection continues in memory, because its client is in this process.
     #[must_use]
     pub fn is_in_process(&self) -> bool {
         self.tls.passage.writes

@@ -1,4 +1,4 @@
-//! Handshakes over loopback: which peers are accepted, which are refused and why, and rotation.
+//! Tests handshakes over loopback: which peers are accepted, which are refused and why, and rotation.
 
 mod bytes;
 mod ca;
@@ -85,12 +85,13 @@ impl Mesh {
     }
 }
 
-/// Bytes with a period that no buffer has.
+/// Bytes whose pattern repeats with a length that no buffer has.
 fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect()
 }
 
-/// Sends more than three writes of one size, every other one vectored, and reads them in pieces of another.
+/// Sends data in more than three writes of the same size, and reads it in pieces of another size. Every second write is
+/// vectored.
 async fn arrive_whole(
     (mut client, write): (TlsStream, usize),
     (mut server, read): (TlsStream, usize),
@@ -192,7 +193,7 @@ async fn a_session_does_not_outlive_the_certificate() {
 
 #[tokio::test]
 async fn a_resumed_session_is_checked_against_the_clock() {
-    // The ticket is still valid, so only our own check of the certificate can refuse the session.
+    // The ticket is still valid, so only the mesh's own check of the certificate can refuse the session.
     let mesh = Mesh::new();
     let end_of_year = Duration::from_secs(199 * 86_400 + 86_400 - 3_600);
     mesh.clock.advance(end_of_year);
@@ -265,7 +266,7 @@ async fn a_silent_peer_is_given_up() {
     assert_eq!(server.unwrap_err().reason(), "timeout");
 }
 
-/// The certificates of the tests begin with the year 2030.
+/// The time from which the tests' certificates are valid: the beginning of 2030.
 const BEGIN_S: i64 = 1_893_456_000;
 
 #[tokio::test]
@@ -289,8 +290,8 @@ async fn a_revoked_certificate_is_refused_and_its_connections_end() {
             Some(reason) => assert_eq!(server.unwrap().unproven(), Some(reason)),
         }
     }
-    // Only the connection at the server ends: at the client's end, the peer's certificate is the server's, which was
-    // not revoked.
+    // Only the server's end of the connection ends. At the client's end, the peer's certificate is the server's, which
+    // was not revoked.
     assert_eq!(end_revoked(&revoked(WEB, BEGIN_S)), 1);
     let mut byte = [0];
     assert!(server.read(&mut byte).await.is_err(), "a cut stream is no complete one");

@@ -1,8 +1,8 @@
 //! TLS over a socket.
 //!
-//! Buffers exist only while they hold bytes: an idle connection has none. A read takes everything
-//! that the socket has. A write is encrypted into one buffer and sent at once; bytes that the
-//! socket does not accept are sent before anything else.
+//! Buffers exist only while they hold bytes: an idle connection has none. A read takes all bytes that the socket has. A
+//! write is encrypted into one buffer and sent at once; bytes that the socket does not accept are sent before anything
+//! else.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -29,25 +29,25 @@ use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, S
 /// A connection before, during and after its handshake.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    /// Dropped before the socket.
+    /// This value is dropped before the socket.
     pub(crate) passage: Passage,
     tcp: TcpStream,
     pub(crate) session: Session,
     pub(crate) incoming: Incoming,
     pub(crate) held: Option<Buffer>,
     outgoing: Outgoing,
-    /// rustls has decrypted more than the reader had room for.
+    /// Whether rustls has decrypted more bytes than the reader had room for.
     pub(crate) more: bool,
     pub(crate) peer_closed: bool,
     pub(crate) closed: bool,
     /// The binding of the connection. `None` before the handshake, and for servers outside of the mesh.
     binding: Option<Binding>,
-    /// What the server's proxy reported before it cut the connection.
+    /// The report that the server's proxy sent before it cut the connection.
     pub(crate) report: Option<u8>,
 }
 
 impl Tls {
-    /// Boxed, since rustls keeps a kilobyte of state and connections are moved often.
+    /// The result is boxed, because the state of rustls takes a kilobyte and connections are moved often.
     pub(crate) fn new(tcp: impl Into<Peeked<TcpStream>>, session: Session) -> Box<Self> {
         let (read, tcp) = tcp.into().into_parts();
         Box::new(Self {
@@ -69,7 +69,7 @@ impl Tls {
         self.session.common()
     }
 
-    /// The binding, which identifies this connection to its two ends.
+    /// The binding, which only the two ends of this connection know.
     pub(crate) fn binding(&self) -> Option<Binding> {
         self.binding
     }
@@ -78,7 +78,7 @@ impl Tls {
         &self.tcp
     }
 
-    /// Whether it holds no bytes, and no memory for bytes.
+    /// Whether the connection holds no bytes, and no memory for bytes.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.passage.pipe.as_ref().is_none_or(PipeEnd::is_empty)
@@ -101,7 +101,7 @@ impl Tls {
         self.poll_socket(cx)
     }
 
-    /// Ready when the socket has something to read. Frees unused room before a wait.
+    /// Ready when the socket has something to read. Frees unused room before it waits.
     fn poll_socket(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ready = self.tcp.poll_read_ready(cx);
         if ready.is_pending() {
@@ -113,7 +113,7 @@ impl Tls {
     /// Ready when both sides have finished and this side's last flight was passed to the kernel.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            // Drops the binding of another connection, which a failed step may have left.
+            // This drops the binding of another connection, which may be left from a step that failed.
             binding::take();
             let step = self.step(None, 0, cx)?;
             self.binding = binding::take().or(self.binding);
@@ -129,7 +129,7 @@ impl Tls {
         }
     }
 
-    /// Runs one step of the session. After an error, tries to send the alert.
+    /// Runs one step of the session. After an error, also tries to send the alert.
     pub(crate) fn step(
         &mut self,
         out: Option<&mut ReadBuf<'_>>,
@@ -147,14 +147,15 @@ impl Tls {
         let outgoing = &mut self.outgoing;
         self.session.step(&mut self.incoming, plaintext, outgoing, &mut self.peer_closed).map_err(
             |error| {
-                // Report this error and not one of the socket: the peer may be gone already.
+                // The error of this step is returned, even if sending the alert fails, too: the peer may already have
+                // left.
                 let _alert = self.poll_send(cx);
                 io::Error::new(io::ErrorKind::InvalidData, error)
             },
         )
     }
 
-    /// Sends `report` as the last record. Returns whether the kernel has taken it.
+    /// Sends `report` in the last record. Returns whether the kernel has accepted it.
     fn report(&mut self, report: u8) -> bool {
         if let Some(pipe) = self.passage.pipe.as_mut().filter(|_| self.passage.writes) {
             pipe.report(report);
@@ -167,7 +168,8 @@ impl Tls {
             && self.outgoing.is_empty()
     }
 
-    /// Reads what the socket has. 0 is the end; without an alert before it, the connection was cut.
+    /// Reads the bytes that the socket has. 0 is the end of the connection; if there was no alert before it, the
+    /// connection was cut.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         // Wait first, so that no buffer is allocated for a read that must wait.
         ready!(self.poll_socket(cx))?;
@@ -190,7 +192,7 @@ impl Tls {
         read.map_ok(|()| n)
     }
 
-    /// Sends the bytes that were encrypted.
+    /// Sends the bytes that are already encrypted.
     pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(bytes) = self.outgoing.next() {
             let Poll::Ready(written) = Pin::new(&mut self.tcp).poll_write(cx, bytes) else {
@@ -208,7 +210,7 @@ impl Tls {
         Poll::Ready(Ok(()))
     }
 
-    /// Ready when nothing waits to be sent and the session can encrypt.
+    /// Ready when no bytes wait to be sent and the session can encrypt.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.closed {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -244,8 +246,7 @@ impl Tls {
             if out.filled().len() > before || self.peer_closed {
                 return Poll::Ready(Ok(()));
             }
-            // Bytes of the session itself (a ticket, a key update) must not wait for the next
-            // write.
+            // Bytes of the session itself (a ticket, a key update) should not wait for the next write.
             let _sent_or_later = self.poll_send(cx)?;
             if ready!(self.poll_fill(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
@@ -264,7 +265,7 @@ impl Tls {
         }
     }
 
-    /// Encrypts, and sends as much as the socket accepts. The rest is sent before the next write.
+    /// Encrypts bytes, and sends as many of them as the socket accepts. The rest is sent before the next write.
     fn encrypt(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut buffer = Buffer::take();
         self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;
@@ -286,7 +287,7 @@ impl AsyncRead for TlsStream {
         let this = &mut *self.get_mut().tls;
         let read = this.poll_bytes(cx, out);
         if budget::is_short() {
-            // The reader may not return for the rest for a long time.
+            // It may take a long time until the reader reads the rest.
             this.incoming.park();
             if let Some(held) = &mut this.held {
                 held.shrink();
@@ -326,7 +327,7 @@ impl AsyncWrite for TlsStream {
         if first.len() >= MAX_PLAINTEXT || filled.next().is_none() {
             return this.encrypt(cx, &first[..first.len().min(MAX_PLAINTEXT)]);
         }
-        // One record for a head and its body costs less than two, even with the copy.
+        // One record for a head and its body costs less than two, even if the bytes are copied.
         let mut gathered = Buffer::take();
         for slice in slices {
             let n = slice.len().min(MAX_PLAINTEXT - gathered.filled().len());
@@ -347,7 +348,8 @@ impl AsyncWrite for TlsStream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self.get_mut().tls;
         if ready!(this.poll_writes_pipe(cx))? {
-            // The socket stays open for the other direction, and as the witness of the network.
+            // The socket stays open, because the other direction may need it and because its end shows that the network
+            // connection has failed.
             this.close_pipe();
             return Poll::Ready(Ok(()));
         }
@@ -379,7 +381,7 @@ impl Io for TlsStream {
         self.tls.tcp.reset_on_drop();
     }
 
-    /// A peer that has proven an identity is a proxy, which understands the report.
+    /// Cuts the connection. A peer that has proven an identity is a proxy, which understands the report.
     fn cut(&mut self, report: Option<u8>) {
         match report {
             // The connection is dropped without an alert, so that it looks cut.

@@ -1,4 +1,4 @@
-//! Reads the identity in a certificate and checks it.
+//! Reads the identity in a certificate and checks the certificate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +54,7 @@ impl Svid {
         })
     }
 
-    /// Checks the validity period. Needed for resumed sessions, which rustls does not validate
-    /// again.
+    /// Checks the validity period. This is needed for resumed sessions, which rustls does not validate again.
     pub(crate) fn check_time(&self, now: UnixTime) -> Result<(), Refusal> {
         let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
         if now_s < self.not_before_s {
@@ -91,7 +90,7 @@ impl Svid {
     }
 }
 
-/// A client's check of a server's certificate: webpki checks the chain, and `check` the rest.
+/// How a client checks a server's certificate: webpki checks the chain, and `check` the rest.
 #[derive(Debug)]
 pub(crate) struct ServerVerifier<C> {
     pub(crate) roots: Arc<RootCertStore>,
@@ -101,7 +100,7 @@ pub(crate) struct ServerVerifier<C> {
 
 /// Checks a certificate whose chain is valid.
 pub(crate) trait CheckServer: std::fmt::Debug + Send + Sync {
-    /// `server_name`: the host that the client has dialled.
+    /// Checks the certificate of the server. `server_name` is the host that the client has dialled.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -110,7 +109,7 @@ pub(crate) trait CheckServer: std::fmt::Debug + Send + Sync {
     ) -> Result<(), Error>;
 }
 
-/// Inside the mesh: the server has the expected identity.
+/// Inside the mesh, the server must have the expected identity.
 impl CheckServer for Identity {
     fn check(
         &self,
@@ -138,7 +137,7 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
         Ok(ServerCertVerified::assertion())
     }
 
-    /// Called only for servers outside of the mesh: inside of it TLS 1.2 is not offered.
+    /// This is called only for servers outside of the mesh, because TLS 1.2 is not offered inside the mesh.
     fn verify_tls12_signature(
         &self,
         message: &[u8],
@@ -162,17 +161,17 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
     }
 }
 
-/// The server's check: the client has an identity of this workload's trust domain, or of a federated one. Only the
-/// roots of a domain prove identities of that domain.
+/// How a server checks a client's certificate: the client must have an identity of this workload's trust domain, or of
+/// a federated one. Only the roots of a domain prove identities of that domain.
 ///
-/// If an identity is optional, any certificate passes, or none, and is verified after the handshake. In the handshake
-/// the client only proves that it has the key of the certificate; otherwise a copied certificate would give it an
-/// identity.
+/// If an identity is optional, the handshake accepts any certificate or none, and the certificate is verified
+/// afterwards. In the handshake the client only proves that it has the key of its certificate. Without this, a copied
+/// certificate would give a client an identity.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     domain: TrustDomain,
-    /// The verifiers of chains of other trust domains.
+    /// The verifiers for chains of other trust domains.
     federated: Arc<BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>>,
     revoked: Revocations,
     is_optional: bool,
@@ -196,12 +195,12 @@ impl ClientVerifier {
         Ok(Self { chain, domain, federated, revoked, is_optional: false })
     }
 
-    /// The same verifier, which refuses revoked certificates.
+    /// The same verifier, but it refuses revoked certificates.
     pub(crate) fn without(self, revoked: Revocations) -> Self {
         Self { revoked, ..self }
     }
 
-    /// The same verifier, for a server to which an identity is optional.
+    /// The same verifier, but for a server to which an identity is optional.
     pub(crate) fn optional(&self) -> Self {
         Self { is_optional: true, ..self.clone() }
     }

@@ -1,5 +1,5 @@
-//! Tokens that were verified before: a client sends the same one for minutes, and a signature costs more than
-//! everything else of a request.
+//! A cache of tokens that were already verified. It is worthwhile because a client sends the same token for minutes,
+//! and verifying a signature costs more than everything else in a request.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,23 +10,23 @@ use leno_types::tokens::TokenIssuer;
 
 use crate::{Claims, TokenError, verify};
 
-/// Most bytes of tokens that one worker remembers: about a thousand of the usual size. Beyond it all are
-/// forgotten, which costs one more verification of each that is still used.
+/// The largest number of bytes of tokens that one worker remembers: about a thousand tokens of the usual size. If there
+/// are more, the worker forgets all of them, and verifies each token that is still used once more.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// The claims of tokens by their texts.
 type Verified = HashMap<Box<[u8]>, Rc<Claims>>;
 
-/// What tokens were verified for: a policy, and the header whose tokens are of some of its issuers.
+/// What a token was verified for: a policy, and the header in which some of its issuers expect their tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenUse {
     /// The position of the policy.
     pub policy: usize,
-    /// The position of the first issuer in the policy whose tokens come in this header.
+    /// The position in the policy of the first issuer that uses this header.
     pub header: usize,
 }
 
-/// The tokens of one worker, by what they were verified for.
+/// The tokens of one worker, by the use that they were verified for.
 #[derive(Debug, Default)]
 pub struct TokenCache {
     known: RefCell<HashMap<TokenUse, Verified>>,
@@ -34,11 +34,11 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Verifies a token, or remembers that it was. `of` stands for `issuers`, which never change for it.
-    /// `now`: the time since the beginning of 1970.
+    /// Verifies a token, unless it was verified before for the same use. The issuers of a use never change. `now` is
+    /// the time since the beginning of 1970.
     ///
     /// # Errors
-    /// Why the token is not believed. That is not remembered: clients can make as many such tokens as they want.
+    /// Why the token is not valid. This is not cached, because clients can make any number of such tokens.
     pub fn verify(
         &self,
         token: &[u8],
@@ -53,7 +53,7 @@ impl TokenCache {
             };
         }
         let claims = Rc::new(verify(token, issuers, now)?);
-        // The text, and about as much for the claims.
+        // The text, and about as much again for the claims.
         let size = token.len().saturating_mul(2);
         let mut known = self.known.borrow_mut();
         if self.bytes.get().saturating_add(size) > MAX_BYTES {
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(verify(NOW + 1), Ok(()));
         assert_eq!(verify(1031), Err(TokenError::Expired));
         assert_eq!(verify(869), Err(TokenError::NotYet));
-        // Another policy has other issuers, as has another header.
+        // Another policy has other issuers, and so has another header.
         for other in [TokenUse { policy: 1, ..USE }, TokenUse { header: 1, ..USE }] {
             let other = cache.verify(text.as_bytes(), (other, &[]), Duration::from_secs(NOW));
             assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));

@@ -5,14 +5,14 @@ use std::time::Duration;
 use leno_types::tokens::ClaimMatch;
 use serde_json::{Map, Value};
 
-/// What a verified token says.
+/// The claims of a verified token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     values: Map<String, Value>,
-    /// `exp` and `nbf`, from the beginning of 1970, with the skew that is tolerated.
+    /// The values of `exp` and `nbf`, counted from the beginning of 1970, including the skew that is tolerated.
     pub(crate) until: Duration,
     pub(crate) from: Duration,
-    /// Which of the issuers it was verified for.
+    /// The position of the token's issuer among those that it was verified for.
     issuer: usize,
 }
 
@@ -25,15 +25,15 @@ impl Claims {
         Self { values, until, from, issuer }
     }
 
-    /// The position of the issuer among those that the token was verified for.
+    /// The position of the issuer in the list with which the token was verified.
     #[must_use]
     pub const fn issuer(&self) -> usize {
         self.issuer
     }
 
-    /// A claim as the text of a header: elements of a list have commas between them. `None` if there is no such claim,
-    /// or if it has no such form: a text with spaces around it, which a header loses, or a list with an element that is
-    /// empty or has a comma itself.
+    /// A claim as the value of a header; the elements of a list are separated by commas. `None` if there is no such
+    /// claim, or if a header cannot express it: a text with spaces around it, or a list with an element that is empty
+    /// or contains a comma.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match find(&self.values, name)? {
@@ -47,13 +47,13 @@ impl Claims {
         }
     }
 
-    /// Until when the token is valid, from the beginning of 1970, with the skew that is tolerated.
+    /// Until when the token is valid, counted from the beginning of 1970, including the skew that is tolerated.
     #[must_use]
     pub const fn until(&self) -> Duration {
         self.until
     }
 
-    /// Whether the token has all of these.
+    /// Whether the token has all of these claims.
     #[must_use]
     pub fn fulfil(&self, wanted: &[ClaimMatch]) -> bool {
         wanted.iter().all(|one| {
@@ -63,7 +63,7 @@ impl Claims {
     }
 }
 
-/// The claim of this name; otherwise the one at the end of a path with dots.
+/// The claim with this name, or else the claim at the end of a path with dots.
 fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     if let Some(value) = values.get(name) {
         return Some(value);
@@ -72,8 +72,7 @@ fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     find(values.get(first)?.as_object()?, rest)
 }
 
-/// A value without parts as text.
-/// A value that a header's line can hold as it is.
+/// A value without parts, as the text of a header line; `None` if a header cannot express it.
 fn line(value: &Value) -> Option<String> {
     scalar(value).filter(|text| text.trim_ascii() == text)
 }
@@ -87,7 +86,8 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a claim, or an element of it, is one of these. `scope` is a list with spaces (RFC 8693 section 4.2).
+/// Whether a claim, or an element of it, is one of `wanted`. `scope` is a list that is separated by spaces (RFC 8693
+/// section 4.2).
 fn has(name: &str, value: &Value, wanted: &[std::sync::Arc<str>]) -> bool {
     let is = |text: &str| wanted.iter().any(|one| **one == *text);
     match value {
@@ -122,7 +122,7 @@ mod tests {
             ("admin", Some("true")),
             ("groups", Some("dev,ops,7")),
             ("nested.groups", Some("a")),
-            // Its reader would find a group that the token does not have.
+            // The application would find a group that the token does not have.
             ("forged", None),
             ("nested", None),
             ("deep", None),

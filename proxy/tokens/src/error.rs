@@ -1,30 +1,30 @@
-//! Why a token is not believed.
+//! Why a token is not valid.
 
-/// Why a request has no valid token. None of them tells what a token holds.
+/// Why a request has no valid token. No reason reveals the contents of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// There is none.
+    /// There is no token.
     Missing,
-    /// It is no token in compact form, or repeats the header that carries it.
+    /// The text is not a token in compact form, or the header that carries it is repeated.
     Malformed,
-    /// It is longer than [`MAX_TOKEN_BYTES`](crate::MAX_TOKEN_BYTES).
+    /// The token is longer than [`MAX_TOKEN_BYTES`](crate::MAX_TOKEN_BYTES).
     TooLarge,
-    /// No issuer of the policy has issued it.
+    /// The token is not from an issuer of the policy.
     Issuer,
-    /// The issuer, at this position among those that were asked for, has no key for its algorithm and `kid`.
+    /// The issuer, at this position among the issuers of the policy, has no key for its algorithm and `kid`.
     Key(usize),
-    /// The signature is not by that key.
+    /// The signature was not made with that key.
     Signature,
-    /// It was valid until `exp`, or has no such time.
+    /// The token has expired, or has no `exp`.
     Expired,
-    /// It is valid from `nbf` on.
+    /// The token is not valid before its `nbf`.
     NotYet,
-    /// It is for other audiences.
+    /// The token is for other audiences.
     Audience,
 }
 
 impl TokenError {
-    /// The name in answers and logs.
+    /// The label in answers and logs.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {

@@ -1,11 +1,11 @@
 //! Verifies JSON Web Tokens (RFC 7519) that requests carry, and compares their claims.
 //!
-//! A token is believed once its signature is by a key that its issuer has for exactly that algorithm: the
-//! token's own `alg` chooses among keys and never how a key is used, so that neither `none` nor a public key
-//! taken for a shared secret (RFC 8725 section 2.1) passes. Headers that ask for keys from elsewhere (`jwk`,
-//! `jku`, `x5u`) have no effect.
+//! A token is valid only if it is signed by a key that its issuer has for exactly that algorithm. The token's own `alg`
+//! selects among the keys, but does not decide how a key is used. So neither `none` nor a public key that is misused as
+//! a shared secret (RFC 8725 section 2.1) is accepted. Headers that name keys elsewhere (`jwk`, `jku`, `x5u`) have no
+//! effect.
 //!
-//! It does not know where tokens come from, what policies are, or how keys were fetched.
+//! The crate does not deal with where tokens come from, with policies, or with fetching keys.
 //!
 //! ```text
 //! token ─► TokenCache ─ known ─────────────────────────────────► Claims ─ fulfil(ClaimMatch)

@@ -1,4 +1,4 @@
-//! One token, from its text to its claims.
+//! Verifies one token, from its text to its claims.
 
 use std::time::Duration;
 
@@ -13,13 +13,14 @@ use serde_json::{Map, Value};
 
 use crate::{Claims, TokenError};
 
-/// Most bytes of a token: what servers take as a whole head, and far above what issuers make.
+/// The longest token that is accepted, in bytes. It is as long as the whole head that servers usually accept, and far
+/// longer than real tokens.
 pub const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// Verifies a token of one of these issuers. `now`: the time since the beginning of 1970.
+/// Verifies a token of one of these issuers. `now` is the time since the beginning of 1970.
 ///
 /// # Errors
-/// Why it is not believed.
+/// Why the token is not valid.
 pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<Claims, TokenError> {
     if token.len() > MAX_TOKEN_BYTES {
         return Err(TokenError::TooLarge);
@@ -32,7 +33,7 @@ pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<C
         _ => return Err(TokenError::Malformed),
     };
     let signature = decoded(signature)?;
-    // An extension that must be understood, and is not (RFC 7515 section 4.1.11).
+    // The token has an extension that must be understood, and this crate knows none (RFC 7515 section 4.1.11).
     if header.contains_key("crit") {
         return Err(TokenError::Malformed);
     }
@@ -72,7 +73,7 @@ fn object(text: &[u8]) -> Result<Map<String, Value>, TokenError> {
     serde_json::from_slice(&decoded(text)?).map_err(|_| TokenError::Malformed)
 }
 
-/// Whether a key is for the algorithm and the `kid` of a token.
+/// Whether a key belongs to the algorithm and the `kid` of a token.
 fn is_for(key: &TokenKey, header: &Map<String, Value>) -> bool {
     let algorithm = header.get("alg").and_then(Value::as_str).and_then(TokenAlgorithm::named);
     let id = header.get("kid").and_then(Value::as_str);
@@ -98,7 +99,7 @@ fn is_signed(key: &TokenKey, signed: &[u8], signature: &[u8]) -> bool {
     UnparsedPublicKey::new(algorithm, &*key.public).verify(signed, signature).is_ok()
 }
 
-/// From and until when a token is valid; `None` if it has no end.
+/// The times from which and until which a token is valid; `None` if it has no end.
 fn times(payload: &Map<String, Value>, skew: Duration) -> Option<(Duration, Duration)> {
     let time = |value: &Value| {
         value.as_f64().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

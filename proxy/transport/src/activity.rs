@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// When clients should leave, an idle connection gets this long to be closed together with a response. If the proxy
-/// closed it just when the client sends a request, the client would not know whether the request was received. A
-/// connection in use mostly carries a request within this time, and applications that wait before they end wait longer.
+/// When clients should leave, an idle connection gets this much time for one more request, with whose response it is
+/// closed. If the proxy closed it just when the client sends a request, the client would not know whether the request
+/// was received. Most connections in use carry a request within this time, and applications that wait before they end
+/// wait longer.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
-/// The pause between two connections that are told to drain, if there is time for it. Each client connects again, which
+/// The pause between draining one connection and the next, if there is time for it. Each client connects again, which
 /// costs a handshake, and streams that continue wait for the CPU meanwhile.
 const APART: Duration = Duration::from_millis(1);
 
-/// Counts requests and relays in progress. Both planes of a worker share one.
+/// Counts requests and relays in progress. The inbound and the outbound side of a worker share one `Activity`.
 #[derive(Debug, Default)]
 pub struct Activity {
     busy: Cell<usize>,
@@ -25,22 +26,22 @@ pub struct Activity {
     /// Over how many pauses of [`APART`] the connections are spread. If there are more connections, several drain at
     /// the same time.
     turns: Cell<u32>,
-    /// How many connections have begun to wait for their turn.
+    /// How many connections have already got their turn.
     told: Cell<u32>,
 }
 
-/// One request or relay in progress, until it is dropped.
+/// One request or relay that is in progress until this value is dropped.
 #[derive(Debug)]
 pub struct Busy(Rc<Activity>);
 
 impl Activity {
-    /// Begins a request or a relay.
+    /// Counts the beginning of a request or a relay.
     pub fn enter(self: &Rc<Self>) -> Busy {
         self.busy.set(self.busy.get() + 1);
         Busy(Rc::clone(self))
     }
 
-    /// How many are in progress.
+    /// The number of requests and relays in progress.
     #[must_use]
     pub fn busy(&self) -> usize {
         self.busy.get()
@@ -54,7 +55,7 @@ impl Activity {
         self.began.notify_waiters();
     }
 
-    /// Starts or stops the same for a worker that continues to serve: its clients should connect again, and may then
+    /// Starts or stops a drain of a worker that continues to serve: its clients should connect again, and may then
     /// reach another process.
     pub fn close(&self, closing: bool) {
         if closing && !self.closing.replace(closing) {
@@ -72,13 +73,13 @@ impl Activity {
             let turn = self.told.replace(self.told.get().wrapping_add(1));
             let wait = APART * turn.checked_rem(self.turns.get()).unwrap_or(0);
             if !wait.is_zero() {
-                // Boxed, so that the task of each connection does not contain this timer, which few use.
+                // This is boxed, so that the task of each connection does not contain this timer, which few use.
                 Box::pin(tokio::time::sleep(wait)).await;
             }
         }
     }
 
-    /// Waits until idle clients should leave too, [`IDLE_GRACE`] after active ones.
+    /// Waits until idle clients should leave, too. This is [`IDLE_GRACE`] after clients in use should leave.
     pub async fn idle_left(&self) {
         loop {
             self.drained().await;
@@ -122,7 +123,8 @@ mod tests {
         assert!(activity.is_draining());
     }
 
-    /// Before, all clients connected again in the same moment, and streams that continued waited for their handshakes.
+    /// Regression: all clients connected again at the same moment, and streams that continued waited for their
+    /// handshakes.
     #[tokio::test(start_paused = true)]
     async fn clients_leave_one_after_the_other_within_the_time_for_it() {
         let told_after = async |within: Duration| {
@@ -134,11 +136,11 @@ mod tests {
                     Instant::now()
                 });
             }
-            // Lets all of them begin to wait.
+            // Lets all clients begin to wait.
             tokio::time::sleep(APART).await;
             activity.drain(within);
             let begun = Instant::now();
-            // One that begins to wait now does not wait for a turn.
+            // A connection that begins to wait now does not wait for a turn.
             activity.drained().await;
             let told = clients.join_all().await;
             let mut told: Vec<_> = told.into_iter().map(|at| at - begun).collect();

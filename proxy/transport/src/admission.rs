@@ -36,20 +36,20 @@ use tokio::task::AbortHandle;
 
 /// The number of parts into which connections are divided.
 const EIGHTHS: usize = 8;
-/// Most connections that are still undecided. Each costs time when one must make room for another, and a handshake
-/// within a data center ends within milliseconds.
+/// How many connections may be undecided. Each takes time when one must make room for another. A handshake within a
+/// data center ends within milliseconds, so few are undecided at a time.
 const MAX_UNDECIDED: usize = 1024;
-/// Fewest connections of a worker, so that each eighth has some.
+/// The smallest limit of connections of a worker, so that each eighth has some.
 pub const MIN_CONNECTIONS: usize = 64;
 
-/// Which directions a worker serves. No places are reserved for a direction that it does not serve.
+/// Which directions a worker serves. No places are reserved for a direction that the worker does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Directions {
     /// The workload's own connections only.
     Outbound,
     /// Connections to the workload only.
     Inbound,
-    /// Both.
+    /// Both directions.
     Both,
 }
 
@@ -58,7 +58,7 @@ pub enum Directions {
 pub enum Refusal {
     /// The limit of connections in this direction is reached.
     Limit,
-    /// The limit of clients without a proven identity is reached.
+    /// The limit for clients without a proven identity is reached.
     Unproven,
     /// The limit for this address or this identity is reached.
     Source,
@@ -79,7 +79,8 @@ struct Bounds {
     proven_of_client: usize,
     unproven_and_outbound: usize,
     unproven_and_proven: usize,
-    /// A part of both limits: places that unproven clients leave to proven ones, and that one client leaves to others.
+    /// How many places unproven clients leave to proven clients, and how many one client leaves to others. Both numbers
+    /// are parts of the limits above.
     left_to_proven: usize,
     left_to_others: usize,
     decided: usize,
@@ -92,7 +93,7 @@ struct Open {
     unproven: usize,
     unproven_of: HashMap<IpAddr, usize>,
     proven_of: HashMap<Arc<ProvenClient>, usize>,
-    /// By age.
+    /// Undecided connections by age.
     undecided: BTreeMap<u64, Undecided>,
     undecided_of: HashMap<IpAddr, usize>,
     next: u64,
@@ -104,20 +105,21 @@ struct Undecided {
     task: Option<AbortHandle>,
 }
 
-/// A client that counts as proven. With `disabled` mTLS no client can prove an identity, and the address identifies it.
+/// The identity by which a proven client's connections are counted. If mTLS is disabled, no client can prove an
+/// identity, so the address is used.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum ProvenClient {
     Identity(Identity),
     Address(IpAddr),
 }
 
-/// One connection, which counts as open until this is dropped.
+/// One connection, which counts as open until this value is dropped.
 #[derive(Debug)]
 pub struct Admitted {
     admission: Arc<Admission>,
     standing: Cell<ClientStanding>,
     source: IpAddr,
-    /// Of a proven one; all connections of a client share it.
+    /// The client of a proven connection; all its connections share this.
     client: OnceCell<Arc<ProvenClient>>,
 }
 
@@ -167,7 +169,7 @@ impl Bounds {
 }
 
 impl Admission {
-    /// For `total` connections; at least 64.
+    /// A limit of `total` connections, or 64 if that is more.
     #[must_use]
     pub fn new(total: usize, directions: Directions) -> Arc<Self> {
         Arc::new(Self { bounds: Bounds::new(total, directions), open: Mutex::default() })
@@ -176,7 +178,7 @@ impl Admission {
     /// Admits a connection of the workload itself.
     ///
     /// # Errors
-    /// As many are open as may be.
+    /// The limit is reached.
     pub fn outbound(self: &Arc<Self>) -> Result<Admitted, Refusal> {
         let mut open = self.open();
         if open.unproven + open.outbound >= self.bounds.unproven_and_outbound
@@ -190,8 +192,8 @@ impl Admission {
         Ok(Admitted::new(self, ClientStanding::Outbound, source))
     }
 
-    /// Admits a connection to the workload, of which nothing is known yet; whether another one had to
-    /// make room for it. What serves it is to be [attached](Admitted::attach).
+    /// Admits a connection to the workload, whose client is not known yet. Also returns whether another connection was
+    /// ended to make room for it. The task that serves the connection must be [attached](Admitted::attach).
     pub fn inbound(self: &Arc<Self>, source: IpAddr) -> (Admitted, bool) {
         let source = source.to_canonical();
         let mut open = self.open();
@@ -205,7 +207,7 @@ impl Admission {
         (Admitted::new(self, ClientStanding::Undecided(number), source), evicted)
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         let open = self.open();
@@ -213,7 +215,7 @@ impl Admission {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Nothing panics while it is locked.
+        // Ignores poisoning: no code panics while it holds the lock.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,7 +269,7 @@ impl Admitted {
         }
     }
 
-    /// Notes that the client has proven this identity, or that none is required here.
+    /// Records that the client has proven this identity, or that none is required.
     ///
     /// # Errors
     /// If the limit is reached.
@@ -301,7 +303,7 @@ impl Admitted {
         Ok(())
     }
 
-    /// Notes that the client is served without a proven identity.
+    /// Records that the client is served without a proven identity.
     ///
     /// # Errors
     /// If the limit of such clients is reached.
@@ -333,11 +335,12 @@ impl Admitted {
 }
 
 impl Admission {
-    /// Attaches the task that serves an undecided connection, before that runs, so that it can be ended for another one.
+    /// Attaches the task that serves an undecided connection, so that the task can be ended in favour of another
+    /// connection. Must be called before the task runs.
     pub fn attach(&self, number: u64, task: AbortHandle) {
         match self.open().undecided.get_mut(&number) {
             Some(undecided) => undecided.task = Some(task),
-            // Another thread has ended it meanwhile.
+            // Another thread has evicted the connection meanwhile.
             None => task.abort(),
         }
     }
@@ -358,7 +361,7 @@ impl Drop for Admitted {
                 open.unproven -= 1;
                 decrement(&mut open.unproven_of, &self.source);
             }
-            // It may have been evicted.
+            // The connection may have been evicted already.
             ClientStanding::Undecided(number) => {
                 open.remove(number);
             }

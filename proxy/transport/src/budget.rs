@@ -4,14 +4,14 @@
 //!             granted in pieces of GRANT, by an atomic
 //!   budget ──────────────────────────────────────────► quota of a worker ◄── charge, credit
 //!     │ ▲                                               (cells of its thread)
-//!     │ └─ pool, of several workloads of one process: beyond what is the budget's own
+//!     │ └─ pool, of several workloads of one process: for all bytes beyond the budget's own part
 //!     ├─ up to three quarters: new work may begin
-//!     └─ above, up to the whole: for the work that is under way; what it holds stays small
+//!     └─ above, up to the whole: for work in progress, whose buffers stay small
 //! ```
 //!
 //! If a process has one workload, the workload owns its whole budget. If several workloads share a process, each owns a
-//! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most the
-//! pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
+//! part of its budget and takes the rest from a [`Pool`] while that has memory. So the sum of all budgets is at most
+//! the pool plus the owned parts, and a workload that takes the whole pool leaves the owned parts of the others.
 //!
 //! Memory is charged while it is held: a buffer while it contains bytes, a connection while it is open. A charge never
 //! fails, because work that has begun must be able to end. The sum stays within the budget because nothing new begins
@@ -29,10 +29,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// seldom touch the shared counter, and little compared with a budget of some MiB.
 const GRANT: usize = 256 * 1024;
 
-/// The smallest budget: some grants for each of a few workers.
+/// The smallest budget: enough for several grants to each of a few workers.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
-/// The memory that buffers of a workload may use. It is created once; workers [`enter`](Self::enter) it.
+/// The memory that buffers of a workload may use. It is created once, and each worker [`enters`](Self::enter) it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(&'static BudgetState);
 
@@ -42,11 +42,11 @@ pub struct Pool(&'static PoolState);
 
 #[derive(Debug)]
 struct BudgetState {
-    /// Bytes in all.
+    /// The size of the budget in bytes.
     limit: usize,
-    /// Above this, memory is granted only for work in progress.
+    /// If more than this is granted, further memory is granted only for work in progress.
     limit_of_new: usize,
-    /// Bytes that do not come from the pool; without a pool, all bytes.
+    /// How many bytes do not come from the pool. Without a pool these are all bytes.
     own: usize,
     pool: Option<Pool>,
     granted: AtomicUsize,
@@ -63,12 +63,12 @@ struct Account {
     shared: Cell<Option<&'static BudgetState>>,
     used: Cell<usize>,
     quota: Cell<usize>,
-    /// Whether the last grant exceeded the part for new work.
+    /// Whether the last grant exceeded the part that new work may use.
     strained: Cell<bool>,
 }
 
 thread_local! {
-    // A thread that has entered no budget has no bound.
+    // If a thread has entered no budget, its memory is not limited.
     static ACCOUNT: Account = const {
         Account {
             shared: Cell::new(None),
@@ -80,14 +80,14 @@ thread_local! {
 }
 
 impl Budget {
-    /// A budget of `bytes`, [`MIN_BUDGET`] at least. It is never freed.
+    /// A budget of `bytes`, or of [`MIN_BUDGET`] if that is more. It is never freed.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self::of(bytes.max(MIN_BUDGET), usize::MAX, None)
     }
 
-    /// A budget of `bytes`, of which `own`, one grant at least, are never another workload's and the rest is taken from a
-    /// pool. A thread that ends must [`leave`] it. It is never freed.
+    /// A budget of `bytes`. `own` of them, at least one grant, are reserved for this workload; the rest is taken from a
+    /// pool. A thread that ends must [`leave`] the budget. It is never freed.
     #[must_use]
     pub fn with_pool(bytes: usize, own: usize, pool: Pool) -> Self {
         Self::of(bytes.max(MIN_BUDGET), own.max(GRANT), Some(pool))
@@ -98,25 +98,25 @@ impl Budget {
         Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, own, pool, granted })))
     }
 
-    /// The pool from which it takes a part of its bytes.
+    /// The pool from which a part of the budget is taken.
     #[must_use]
     pub fn pool(self) -> Option<Pool> {
         self.0.pool
     }
 
-    /// Bytes in all.
+    /// The size of the budget in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
     }
 
-    /// Bytes that may be charged before new work is refused.
+    /// How many bytes may be charged before new work is refused.
     #[must_use]
     pub fn bytes_for_new(self) -> usize {
         self.0.limit_of_new
     }
 
-    /// Charges what the calling thread holds, now and from now on, to this budget.
+    /// Charges the memory that the calling thread holds, now and from now on, to this budget.
     pub fn enter(self) {
         ACCOUNT.with(|account| {
             account.shared.set(Some(self.0));
@@ -140,16 +140,16 @@ impl Pool {
         Self(Box::leak(Box::new(PoolState { limit: bytes, taken: AtomicUsize::new(0) })))
     }
 
-    /// Bytes in all.
+    /// The size of the pool in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         self.0.limit
     }
 
-    /// Bytes that budgets have taken.
+    /// How many bytes budgets have taken.
     #[must_use]
     pub fn taken(self) -> usize {
-        // Relaxed, because nothing else is published with this counter, here and below.
+        // The ordering is relaxed, here and below, because the counter does not announce changes of other memory.
         self.0.taken.load(Ordering::Relaxed)
     }
 
@@ -176,8 +176,8 @@ impl Pool {
     }
 }
 
-/// Returns everything that was granted to the calling thread, which must end afterwards and is charged to no budget any
-/// more. If a thread ends without this call, its grants are lost to the budget and its pool.
+/// Returns everything that was granted to the calling thread, which is then charged to no budget and must end. If a
+/// thread ends without this call, its grants are lost to the budget and its pool.
 pub fn leave() {
     ACCOUNT.with(|account| {
         let Some(shared) = account.shared.take() else { return };
@@ -197,12 +197,13 @@ pub fn charge(bytes: usize) {
     });
 }
 
-/// Takes back a charge. It must have been made on the same thread.
+/// Takes back a charge that was made on the same thread.
 pub fn credit(bytes: usize) {
     ACCOUNT.with(|account| {
         let used = account.used.get().saturating_sub(bytes);
         account.used.set(used);
-        // Two grants, so that use that varies around a multiple of a grant does not change the quota each time.
+        // Two grants must be unused. Otherwise, use that varies around a multiple of a grant would change the quota
+        // each time.
         if account.quota.get().saturating_sub(used) >= 2 * GRANT {
             account.shrink();
         }
@@ -218,13 +219,13 @@ pub fn admits() -> bool {
     })
 }
 
-/// Whether buffers should stay small, because new work is refused already.
+/// Whether buffers should stay small, because new work is already refused.
 #[must_use]
 pub fn is_short() -> bool {
     ACCOUNT.with(|account| account.strained.get())
 }
 
-/// Bytes that are charged to the calling thread now.
+/// How many bytes are charged to the calling thread now.
 #[must_use]
 pub fn charged() -> usize {
     ACCOUNT.with(|account| account.used.get())
@@ -250,7 +251,7 @@ impl Drop for Charge {
 }
 
 impl Account {
-    /// Requests grants for everything above the quota, and one more grant.
+    /// Asks for enough grants for all bytes above the quota, and for one more.
     #[cold]
     fn grow(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -261,7 +262,7 @@ impl Account {
         self.strained.set(got < missing || shared.is_short(granted));
     }
 
-    /// Keeps one grant beyond what is used.
+    /// Returns unused grants except one.
     #[cold]
     fn shrink(&self) {
         let Some(shared) = self.shared.get() else { return };
@@ -290,7 +291,7 @@ impl Account {
 }
 
 impl BudgetState {
-    /// Grants up to `wanted` bytes. Returns the granted number, and the total that is granted then.
+    /// Grants up to `wanted` bytes. Returns how many were granted, and how many are granted in all.
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);
         loop {
@@ -317,9 +318,9 @@ impl BudgetState {
         }
     }
 
-    /// Takes `bytes` back. Returns the total that is granted then.
+    /// Takes `bytes` back. Returns how many are still granted in all.
     fn give_back(&self, bytes: usize) -> usize {
-        // Nothing else is published by it.
+        // Relaxed, because nothing else is published with this counter.
         let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
         let after = before - bytes;
         if let Some(pool) = self.pool {
@@ -328,7 +329,7 @@ impl BudgetState {
         after
     }
 
-    /// How much of `granted` comes from the pool.
+    /// How many of the `granted` bytes come from the pool.
     fn beyond(&self, granted: usize) -> usize {
         granted.saturating_sub(self.own)
     }

@@ -9,11 +9,11 @@ use std::cell::RefCell;
 
 use crate::budget::{self, Charge};
 
-/// The size of a relay buffer. For each byte, copies of 64 KiB cost half as much as copies of 8 KiB. Larger buffers do
-/// not fit into the second-level cache.
+/// The size of a relay buffer. Copying in pieces of 64 KiB costs half as much per byte as in pieces of 8 KiB. Larger
+/// buffers do not fit into the second-level cache.
 pub const RELAY_BUFFER: usize = 64 * 1024;
 
-/// The most free buffers that a worker keeps: 256 KiB, so that an idle proxy stays small. Busy relays take and return a
+/// How many free buffers a worker keeps: 256 KiB, so that an idle proxy stays small. Busy relays take and return a
 /// buffer within one wake-up, so few are in use at a time.
 const MAX_FREE: usize = 4;
 
@@ -21,8 +21,8 @@ thread_local! {
     static FREE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Frees unused buffers and pipes. Call it in a worker without work in progress, so that an idle proxy uses as little
-/// memory as a new one.
+/// Frees unused buffers and pipes. Must be called in a worker without work in progress, so that an idle proxy uses as
+/// little memory as a new one.
 pub fn trim_buffers() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
     crate::relay::trim_pipes();
@@ -47,15 +47,14 @@ impl Buffer {
         Self { bytes, start: 0, end: 0, charge: Charge::new(RELAY_BUFFER) }
     }
 
-    /// Holds bytes that were read elsewhere, without free space behind them.
+    /// Holds bytes that other code has read, without free space after them.
     #[must_use]
     pub fn holding(bytes: Vec<u8>) -> Self {
         let (end, charge) = (bytes.len(), Charge::new(bytes.len()));
         Self { bytes: bytes.into_boxed_slice(), start: 0, end, charge }
     }
 
-    /// Reduces the memory to the filled bytes during a wait. Afterwards there is no free space behind them until
-    /// [`Buffer::compact`].
+    /// Reduces the memory to the filled bytes, for a wait. After that there is no free space until [`Buffer::compact`].
     pub fn shrink(&mut self) {
         if self.filled().len() < self.bytes.len() {
             let filled: Box<[u8]> = self.filled().into();
@@ -76,8 +75,8 @@ impl Buffer {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// Moves the filled bytes to the front, so that all free space is behind them. If the buffer was shrunk, it gets
-    /// its full size [`RELAY_BUFFER`] again.
+    /// Moves the filled bytes to the front, so that all free space is after them. If the buffer was shrunk, it gets its
+    /// full size [`RELAY_BUFFER`] again.
     pub fn compact(&mut self) {
         if self.bytes.len() < RELAY_BUFFER {
             let mut whole = Self::take();
@@ -91,7 +90,7 @@ impl Buffer {
         self.start = 0;
     }
 
-    /// The free space behind the filled bytes.
+    /// The free space after the filled bytes.
     pub fn unfilled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
     }
@@ -125,7 +124,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns a whole buffer to the pool, if the pool has few and memory is not short.
+/// Returns a whole buffer to the pool, if the pool has few buffers and memory is not short.
 fn give_back(bytes: Box<[u8]>) {
     if bytes.len() != RELAY_BUFFER || budget::is_short() {
         return;

@@ -1,12 +1,12 @@
-//! The time that decisions of both planes are based on.
+//! The time on which decisions of the inbound and the outbound side are based.
 //!
 //! ```text
 //! poll of a contained task: │ now() reads the clock │ now() gives the same │ ... │
 //! anywhere else:            each now() reads the clock
 //! ```
 //! A request causes a dozen decisions that depend on the time, most of them shortly after each other. All decisions
-//! within one poll use the same time, which saves reading the clock for each. A poll lasts milliseconds at most, less
-//! than any timeout here.
+//! within one poll use the same time, so that the clock need not be read for each. A poll lasts milliseconds at most,
+//! which is less than any timeout here.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -18,11 +18,11 @@ thread_local! {
 /// Whether a contained task is being polled on this thread.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
-    /// No task is.
+    /// No contained task is being polled.
     None,
-    /// A task is, and has not read the time yet.
+    /// A contained task is being polled, and has not read the time yet.
     Unread,
-    /// A task is, and has read this time.
+    /// A contained task is being polled, and has read this time.
     Read(Instant),
 }
 

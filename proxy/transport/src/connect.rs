@@ -1,4 +1,4 @@
-//! Connections that the proxy opens.
+//! Opens connections to other programs, within a time limit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,29 +10,29 @@ use tokio::net::TcpStream;
 use crate::sockets;
 use leno_sockets::PROBING;
 
-/// How long a connection may take to open. One lost SYN is sent again after one second. After a second loss, another
-/// endpoint is the better choice.
+/// How long it may take to open a connection. If a SYN is lost, it is sent again after one second. If it is lost a
+/// second time, it is better to try another endpoint.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why no connection was made. Nothing reached the other side, so another endpoint can be tried.
+/// Why no connection was made. No byte has reached the other side, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No socket listens on the address.
     #[error("connection to {0} refused")]
     Refused(SocketAddr),
-    /// No answer in time.
+    /// There was no answer in time.
     #[error("no answer from {0} within {1:?}")]
     Timeout(SocketAddr, Duration),
-    /// There is no route, or a router reported that.
+    /// There is no route, or a router reports that there is none.
     #[error("{0} cannot be reached")]
     Unreachable(SocketAddr, #[source] io::Error),
-    /// Anything else, for example no descriptor left.
+    /// Another error, for example that there is no free descriptor.
     #[error("connecting to {0}")]
     Other(SocketAddr, #[source] io::Error),
 }
 
 impl ConnectError {
-    /// The label in metrics and logs.
+    /// The label for metrics and logs.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -66,7 +66,7 @@ pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream
     within(address, timeout, connecting).await
 }
 
-/// As [`connect`], for any future that connects.
+/// Like [`connect`], but for any future that connects.
 pub(crate) async fn within(
     address: SocketAddr,
     timeout: Duration,
@@ -86,7 +86,8 @@ pub(crate) async fn within(
     }
 }
 
-/// The kernel sends probes only to other machines. For peers on this machine, it knows when they end.
+/// Sets the options of a connection. The kernel sends probes only to other machines, because it knows when a peer on
+/// this machine ends.
 fn prepare(tcp: &TcpStream, address: SocketAddr) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     if address.ip().is_loopback() {

@@ -1,4 +1,4 @@
-//! The original destinations of the workload's datagrams.
+//! Reads the original destinations of the workload's datagrams.
 #![expect(unsafe_code, reason = "no crate in use reads a socket option of a level of our own")]
 
 use std::io;
@@ -13,7 +13,7 @@ use socket2::Socket;
 
 use crate::sockets;
 
-/// Queries the capture's kernel programs for the destinations that placeholder addresses stand for.
+/// Asks the capture's kernel programs for which destinations placeholder addresses stand.
 #[derive(Debug)]
 pub struct PlaceholderDestinations(Socket);
 
@@ -21,7 +21,7 @@ impl PlaceholderDestinations {
     /// Creates the socket for queries in the network namespace of this thread.
     ///
     /// # Errors
-    /// As of [`udp`](crate::udp).
+    /// The errors of [`udp`](crate::udp).
     pub async fn new() -> io::Result<Self> {
         sockets::udp(false).await.map(Self)
     }
@@ -29,15 +29,15 @@ impl PlaceholderDestinations {
     /// The destination of datagrams to this address.
     ///
     /// # Errors
-    /// `NotFound` if the address is no placeholder; `ENOPROTOOPT` if no destination is known for it.
+    /// `NotFound` if the address is not a placeholder; `ENOPROTOOPT` if its destination is not known.
     pub fn of(&self, placeholder: IpAddr) -> io::Result<SocketAddr> {
         let number = placeholder_number(placeholder).ok_or(io::ErrorKind::NotFound)?;
         let number = libc::c_int::try_from(number).map_err(|_| io::ErrorKind::NotFound)?;
-        // SAFETY: all bytes zero are a value of this structure of integers.
+        // SAFETY: this structure consists of integers, so all zero bytes are a valid value.
         let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
         let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_in6>())
             .map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel writes at most `length` bytes to the pointer, both of which are valid for the call; the
+        // SAFETY: the pointer and `length` are valid for the call, and the kernel writes at most `length` bytes. The
         // descriptor is open as long as `self` is borrowed.
         let result = unsafe {
             libc::getsockopt(

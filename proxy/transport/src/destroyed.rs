@@ -1,8 +1,8 @@
-//! What programs had not read when their sockets were destroyed, as the kernel announces it.
+//! Learns from the kernel which sockets were destroyed with bytes that the program had not read.
 //!
-//! Since Linux 4.2 the kernel sends a message for each TCP socket that it destroys to the sockets of sock_diag(7) that
-//! joined a group; no capability is needed, and each network namespace has groups of its own. A filter in the kernel
-//! drops those without unread bytes, so that almost none wakes the proxy.
+//! Since Linux 4.2 the kernel announces each TCP socket that it destroys to sockets of sock_diag(7) that have joined a
+//! group. This needs no capability, and each network namespace has groups of its own. A filter in the kernel drops
+//! announcements of sockets without unread bytes, so the proxy is seldom woken.
 //!
 //! ```text
 //! close(2) with unread bytes ─► reset ────────────────────────► the proxy's connection breaks ─► takes
@@ -26,46 +26,48 @@ use tokio::task::spawn_local;
 use crate::diag::{self, Destroyed};
 use crate::{domain, sockets};
 
-/// Sockets that are remembered, some 100 bytes each.
+/// The largest number of destroyed sockets that are remembered, some 100 bytes each.
 const MAX_REMEMBERED: usize = 1024;
-/// How long they are: a request takes what concerns it within milliseconds.
+/// How long a destroyed socket is remembered. A request looks for its socket within milliseconds.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Held by the task that follows them.
+    /// A weak reference, because the task that follows the announcements holds the strong one.
     static DESTROYED: RefCell<Weak<DestroyedSockets>> = const { RefCell::new(Weak::new()) };
     static LOST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Own and remote address of a socket.
+/// The own and the remote address of a socket.
 type SocketEnds = (SocketAddr, SocketAddr);
 
-/// The sockets that were destroyed a moment ago with unread bytes.
+/// The sockets that were recently destroyed with unread bytes.
 #[derive(Debug, Default)]
 pub(crate) struct DestroyedSockets {
     table: Mutex<Table>,
-    /// There are new ones.
+    /// Notifies when sockets were added.
     pub(crate) changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Bytes that were read from each socket, and when the message came.
+    /// How many bytes were read from each socket, and when its message arrived.
     sockets: HashMap<SocketEnds, (u64, Instant)>,
-    /// Until then none is old enough to be forgotten, so that a full table is not looked through for each message.
+    /// No entry is old enough to be dropped before this time, so a full table need not be searched for each message.
     none_until: Option<Instant>,
 }
 
-/// Has the calling thread, which runs a local runtime, follow the announcements of its network namespace until it ends.
+/// Makes the calling thread follow the announcements of its network namespace until the thread ends. The thread must
+/// have a local runtime.
 ///
 /// # Errors
-/// As of [`leno_sockets::announcements`]; requests whose connection is reset are then not known to be unread.
+/// The errors of [`leno_sockets::announcements`]. Then the proxy cannot prove that a request was unread when its
+/// connection is reset.
 pub fn follow_destroyed() -> io::Result<()> {
-    // SAFETY: the socket owns its descriptor, returns the same one each time, and is not taken out of what owns it here.
+    // SAFETY: the socket owns its descriptor and always returns the same one, and it is not moved out of the `AsyncFd`.
     let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;
     let destroyed = Arc::new(DestroyedSockets::default());
     DESTROYED.set(Arc::downgrade(&destroyed));
-    // Ends with the runtime.
+    // This task ends with the runtime.
     spawn_local(async move {
         if let Err(error) = destroyed.follow(&socket).await {
             tracing::error!(%error, "reading which sockets the kernel has destroyed");
@@ -74,13 +76,13 @@ pub fn follow_destroyed() -> io::Result<()> {
     Ok(())
 }
 
-/// Times that messages of this thread were lost, since more came at once than there is room for.
+/// How often announcements to this thread were lost, because more arrived at once than there was room for.
 #[must_use]
 pub fn lost_announcements() -> u64 {
     LOST.get()
 }
 
-/// Those of the current task's namespace, if they are followed.
+/// The destroyed sockets of the current task's namespace, if they are followed.
 pub(crate) fn of_task() -> Option<Arc<DestroyedSockets>> {
     match domain::current() {
         Some(domain) => domain.namespace().destroyed.upgrade(),
@@ -88,7 +90,7 @@ pub(crate) fn of_task() -> Option<Arc<DestroyedSockets>> {
     }
 }
 
-/// Those of this thread, if it follows them.
+/// The destroyed sockets of this thread's namespace, if the thread follows them.
 pub(crate) fn of_thread() -> Weak<DestroyedSockets> {
     DESTROYED.with_borrow(Weak::clone)
 }
@@ -116,12 +118,12 @@ impl DestroyedSockets {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        // Nothing panics while it is locked.
+        // Ignores poisoning: no code panics while it holds the lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes that a program had read from a socket with these ends, which was made after `since`, when it was
-    /// destroyed with others unread.
+    /// If the socket with these ends was destroyed with unread bytes, after `since`, returns how many bytes the program
+    /// had read from it.
     pub(crate) fn take(&self, ends: SocketEnds, since: Instant) -> Option<u64> {
         let (read, came) = self.table().sockets.remove(&ends)?;
         (came >= since).then_some(read)

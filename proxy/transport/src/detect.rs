@@ -1,4 +1,4 @@
-//! Decides what a connection carries, from its first bytes, the time, and the side that spoke first.
+//! Decides what a connection carries, from its first bytes, the time, and the side that sent first.
 //!
 //! [`judge`] is a pure function; [`Peeked`](crate::Peeked) reads the bytes for it, and [`Waits`] has all time limits.
 //!
@@ -20,7 +20,7 @@ use crate::hello::{ClientHello, Hello};
 use protocol::{Detected, client_hello, detect, is_empty_line, is_preface, is_server_preface};
 pub use waits::Waits;
 
-/// The side of a connection that spoke first.
+/// The side of a connection that sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Speaker {
     /// The side that opened the connection.
@@ -32,23 +32,23 @@ pub enum Speaker {
 /// The beginning of a connection, so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The side that has sent these bytes; the client if there are none.
+    /// The side that has sent the bytes; the client if there are none.
     pub speaker: Speaker,
-    /// The bytes that it has sent.
+    /// The bytes that this side has sent.
     pub bytes: &'a [u8],
     /// Whether this side has ended its stream.
     pub ended: bool,
-    /// The time since the wait for the first byte began; after the first byte, the time since then.
+    /// The time since the first byte. Before the first byte, the time since the wait for it began.
     pub elapsed: Duration,
 }
 
-/// What a connection carries.
+/// The protocol that a connection carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not clear yet: judge again when more bytes have arrived, or after this time.
+    /// Not clear yet: judge again when more bytes have arrived, or when this time has passed.
     Wait(Duration),
     /// The client sent nothing within its time, or ended its stream without a byte although in this protocol the client
-    /// speaks first.
+    /// sends first.
     Silent,
     /// HTTP/1.0 or HTTP/1.1.
     Http1,
@@ -98,14 +98,14 @@ pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict
 }
 
 impl Opening<'_> {
-    /// The rest of a wait, or the verdict when it is over.
+    /// The rest of a wait, or the verdict if the wait is over.
     fn wait(&self, longest: Duration, over: impl FnOnce() -> Verdict) -> Verdict {
         let left = longest.saturating_sub(self.elapsed);
         if left.is_zero() { over() } else { Verdict::Wait(left) }
     }
 }
 
-/// Reads the ClientHello from bytes that are or may become TLS.
+/// Reads the ClientHello from bytes that are TLS, or may become TLS.
 fn tls(detected: Detected, waits: &Waits, opening: Opening<'_>) -> Verdict {
     if detected == Detected::Opaque {
         return Verdict::Opaque;
@@ -113,13 +113,13 @@ fn tls(detected: Detected, waits: &Waits, opening: Opening<'_>) -> Verdict {
     match Hello::read(opening.bytes) {
         Hello::Read(hello) => Verdict::Tls(Some(hello)),
         Hello::NeedMore if !opening.ended => opening.wait(waits.hello, || Verdict::Tls(None)),
-        // A client that ends its stream before it is clear that the bytes are TLS has not begun TLS.
+        // The client has ended its stream before it was clear that the bytes are TLS, so they are not.
         Hello::NeedMore if detected == Detected::NeedMore => Verdict::Opaque,
         Hello::NeedMore | Hello::Unreadable => Verdict::Tls(None),
     }
 }
 
-/// The version of HTTP that the bytes begin with; `None` while both are possible.
+/// The version of HTTP with which the bytes begin; `None` while both are possible.
 fn http_version(bytes: &[u8], expected: Protocol) -> Option<Verdict> {
     if is_preface(bytes)? {
         return Some(Verdict::Http2);

@@ -1,4 +1,4 @@
-//! What the kernel reports of single TCP sockets (sock_diag(7)), in this thread's network namespace.
+//! Queries the kernel about single TCP sockets of this thread's network namespace (sock_diag(7)).
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -14,51 +14,52 @@ use crate::sockets;
 const BY_FAMILY: u16 = 20;
 /// `INET_DIAG_INFO` of linux/inet_diag.h: `struct tcp_info`.
 const INFO: u16 = 2;
-/// Bytes of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
+/// The lengths of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// Where `struct inet_diag_msg` has its fields, from the beginning of the message.
+/// The offsets of fields of `struct inet_diag_msg`, from the beginning of the message.
 const FAMILY_AT: usize = HEADER;
 const STATE_AT: usize = HEADER + 1;
 const PORTS_AT: usize = HEADER + 4;
 const ADDRESSES_AT: usize = HEADER + 8;
 const INODE_AT: usize = HEADER + 68;
-/// Where `struct tcp_info` has `tcpi_bytes_received` (Linux 4.2).
+/// The offset of `tcpi_bytes_received` in `struct tcp_info` (Linux 4.2).
 const RECEIVED_AT: usize = 128;
-/// Room for one message: the two structures with their headers take some 400 bytes.
+/// The size of a buffer for one message. The two structures with their headers take some 400 bytes.
 pub(crate) const ROOM: usize = 1024;
 
-/// A socket that the kernel knows.
+/// The kernel's information about a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiagSocket {
-    /// As in `enum` of net/tcp_states.h.
+    /// The state, as numbered in net/tcp_states.h.
     pub(crate) state: u8,
-    /// 0 if no program holds it: it was closed, or not accepted yet.
+    /// 0 if no program holds the socket: it was closed, or not accepted yet.
     pub(crate) inode: u32,
 }
 
 /// A TCP socket that the kernel has destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destroyed {
-    /// Its own address and the one that it was connected to.
+    /// The socket's own address, and the address to which it was connected.
     pub(crate) ends: (SocketAddr, SocketAddr),
-    /// Bytes that came, in order, with one for the end of the stream.
+    /// The bytes that were received in order. The end of the stream counts as one.
     pub(crate) received: u64,
-    /// Those of them that no program has read.
+    /// How many of these bytes no program has read.
     pub(crate) unread: u32,
 }
 
-/// The socket that is bound to `local` and connected to `remote`, or a listener there; `None` if there is neither.
+/// The socket that is bound to `local` and connected to `remote`, or else a listener on `local`; `None` if there is
+/// neither.
 pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<DiagSocket>> {
     let kernel = sockets::diagnosis()?;
     let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
     kernel.write_all(&request(local, remote))?;
-    // The kernel has answered when the write returns.
+    // The kernel has answered by the time the write returns.
     let mut answer = [0; ROOM];
     let length = kernel.read(&mut answer)?;
     let answer = answer.get(..length).unwrap_or_default();
-    // Else an error: ENOENT, or the kernel was built without the answer.
+    // Otherwise the answer is an error: ENOENT, or the kernel does not support the query.
     Ok(read_found(answer))
 }
 
@@ -67,7 +68,7 @@ fn read_found(message: &[u8]) -> Option<DiagSocket> {
     Some(DiagSocket { state: *message.get(STATE_AT)?, inode: native(message, INODE_AT)? })
 }
 
-/// Parses the message by which the kernel announces that it has destroyed a TCP socket.
+/// Parses the message in which the kernel announces that it has destroyed a TCP socket.
 pub(crate) fn read_destroyed(message: &[u8]) -> Option<Destroyed> {
     is_of_socket(message).then_some(())?;
     let ip = |at: usize| -> Option<IpAddr> {
@@ -95,7 +96,7 @@ fn is_of_socket(message: &[u8]) -> bool {
     kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER
 }
 
-/// The contents of one of the attributes (`struct nlattr`), which begin at multiples of four bytes.
+/// The contents of one of these attributes (`struct nlattr`), which begin at multiples of four bytes.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(bytes(attributes, 0)?));
@@ -116,23 +117,23 @@ fn bytes<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
     message.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Asks for one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+/// The query for one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
 fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut bytes = Vec::with_capacity(HEADER + REQUEST);
     bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
     bytes.extend(BY_FAMILY.to_ne_bytes());
     bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // Sequence number and port: one question, one answer.
+    // Sequence number and port are zero, because each query has one answer.
     bytes.extend([0; 8]);
     bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-    // In any state.
+    // Sockets in any state.
     bytes.extend(u32::MAX.to_ne_bytes());
     bytes.extend(local.port().to_be_bytes());
     bytes.extend(remote.port().to_be_bytes());
     bytes.extend(address(local.ip()));
     bytes.extend(address(remote.ip()));
-    // On any interface, with any cookie (INET_DIAG_NOCOOKIE).
+    // Sockets on any interface, with any cookie (INET_DIAG_NOCOOKIE).
     bytes.extend(0_u32.to_ne_bytes());
     bytes.extend([u8::MAX; 8]);
     bytes
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The kernel is trusted; a kernel of another version must not end the proxy.
+        /// The kernel is trusted, but messages of another kernel version must not make the proxy panic.
         #[test]
         fn any_message_is_parsed_or_refused(mut message in prop::collection::vec(any::<u8>(), 0..ROOM)) {
             if message.len() > 6 {

@@ -1,10 +1,11 @@
-//! The tasks of a worker that is a guest on the thread of another workload.
+//! Domains: the tasks of a workload that run as a guest on the thread of another workload.
 //!
 //! ```text
 //! thread of client ──┬── its own tasks ─────────────────► sockets of its namespace
 //!                    └── Domain of server ── its tasks ─► sockets that the thread of server lends
 //! ```
-//! A task that is begun by one of a domain belongs to it too, so that nothing else has to know where it runs.
+//! A task that is spawned by a task of a domain belongs to the domain, too. So other code need not know on which thread
+//! it runs.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -23,7 +24,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Domain>>> = const { RefCell::new(None) };
 }
 
-/// The number of the next domain.
+/// The number of the domain that was created last.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Tasks of the calling thread that use another network namespace than the thread does.
@@ -32,13 +33,13 @@ pub struct Domain {
     number: u64,
     namespace: LentNamespace,
     tasks: RefCell<Vec<AbortHandle>>,
-    /// How many of them have panicked.
+    /// How many tasks of the domain have panicked.
     pub(crate) panics: Cell<u64>,
     ended: Cell<bool>,
 }
 
 impl Domain {
-    /// One without a task.
+    /// A domain without tasks.
     #[must_use]
     pub fn new(namespace: LentNamespace) -> Rc<Self> {
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +47,7 @@ impl Domain {
         Rc::new(Self { number, namespace, tasks: RefCell::default(), panics, ended })
     }
 
-    /// Begins a task of the domain on the current thread.
+    /// Spawns a task of the domain on the current thread.
     pub fn spawn<F: Future + 'static>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F::Output: 'static,
@@ -63,14 +64,14 @@ impl Domain {
         task
     }
 
-    /// Frees what is kept of tasks that have ended. To be called every few seconds.
+    /// Frees the handles of tasks that have ended. Must be called every few seconds.
     pub fn sweep(&self) {
         let mut tasks = self.tasks.borrow_mut();
         tasks.retain(|task| !task.is_finished());
         tasks.shrink_to_fit();
     }
 
-    /// Ends all of its tasks.
+    /// Ends all tasks of the domain.
     pub fn end(&self) {
         self.ended.set(true);
         self.tasks.take().iter().for_each(AbortHandle::abort);
@@ -81,7 +82,7 @@ impl Domain {
     }
 }
 
-/// Begins a task on the current thread, in the domain of the current one.
+/// Spawns a task on the current thread, in the domain of the current task.
 pub fn spawn<F: Future + 'static>(future: F) -> JoinHandle<F::Output>
 where
     F::Output: 'static,
@@ -92,13 +93,13 @@ where
     }
 }
 
-/// The domain of the current task. `None`: it is the thread's own.
+/// The domain of the current task. `None`: the task belongs to the thread's own workload.
 pub(crate) fn current() -> Option<Rc<Domain>> {
-    // It fails only while the thread ends.
+    // This fails only while the thread ends.
     CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
-/// What tells the domain of the current task from others. `None`: it is the thread's own.
+/// A number that identifies the domain of the current task. `None`: the task belongs to the thread's own workload.
 #[must_use]
 pub fn domain_number() -> Option<u64> {
     current().map(|domain| domain.number)
@@ -122,7 +123,7 @@ impl<F: Future> Future for Within<F> {
     }
 }
 
-/// Puts the domain back in which the task was polled.
+/// Restores the previous domain when it is dropped.
 struct Inside(Option<Rc<Domain>>);
 
 impl Drop for Inside {

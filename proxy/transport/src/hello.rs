@@ -1,4 +1,4 @@
-//! Reads what a TLS ClientHello contains in clear: the server's name and the offered protocols.
+//! Reads the unencrypted parts of a TLS ClientHello: the server's name and the offered protocols.
 //!
 //! ```text
 //! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
@@ -12,16 +12,17 @@ use std::borrow::Cow;
 
 use crate::peeked::MAX_PEEKED;
 
-/// The longest server name: a DNS name has at most 255 bytes (RFC 1035 section 2.3.4), which is 253 written with dots.
+/// The longest server name. A DNS name has at most 255 bytes (RFC 1035 section 2.3.4), which are 253 characters when it
+/// is written with dots.
 const MAX_NAME: usize = 253;
 
-/// The length of a record's header: type, version, length.
+/// The length of a record's header, which consists of type, version and length.
 const RECORD_HEADER: usize = 5;
 
-/// The most bytes in an unencrypted record (RFC 8446 section 5.1).
+/// The largest number of bytes in an unencrypted record (RFC 8446 section 5.1).
 const MAX_RECORD: usize = 1 << 14;
 
-/// The length of a handshake message's header: type, length.
+/// The length of a handshake message's header, which consists of type and length.
 const MESSAGE_HEADER: usize = 4;
 
 const HANDSHAKE: u8 = 22;
@@ -30,18 +31,18 @@ const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
 const ALPN: u16 = 16;
 
-/// A whole ClientHello.
+/// A complete ClientHello.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientHello {
     server_name: Option<Box<str>>,
-    /// As in the extension: a length byte precedes each name.
+    /// In the encoding of the extension: a length byte precedes each name.
     protocols: Vec<u8>,
 }
 
-/// Whether a client has begun TLS itself, and with which server.
+/// Whether a client has begun TLS itself, and the name of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnTls {
-    /// Whether it has.
+    /// Whether the client has begun TLS.
     pub is_tls: bool,
     /// The server's name, if the ClientHello has one.
     pub server_name: Option<Box<str>>,
@@ -61,7 +62,7 @@ impl OwnTls {
 pub enum Hello {
     /// More bytes are needed to decide.
     NeedMore,
-    /// Not a ClientHello, a malformed one, or one longer than [`MAX_PEEKED`].
+    /// The bytes are not a ClientHello, or are malformed, or the ClientHello is longer than [`MAX_PEEKED`].
     Unreadable,
     /// A complete ClientHello.
     Read(ClientHello),
@@ -74,7 +75,7 @@ impl ClientHello {
         self.server_name.as_deref()
     }
 
-    /// The protocols offered by ALPN, in the client's order.
+    /// The protocols that the client offers by ALPN, in the client's order.
     pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = Reader(&self.protocols);
         std::iter::from_fn(move || rest.vector8())
@@ -170,8 +171,8 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     let (mut named, mut offered) = (false, false);
     while !extensions.0.is_empty() {
         let (kind, body) = (extensions.number16()?, extensions.vector16()?);
-        // There is at most one extension of each type (RFC 8446 section 4.2). With two names, the server might choose
-        // the other one.
+        // There is at most one extension of each type (RFC 8446 section 4.2). If there were two names, the server might
+        // choose another one than the proxy.
         match kind {
             SERVER_NAME if std::mem::replace(&mut named, true) => return None,
             SERVER_NAME => hello.server_name = server_name(body)?,
@@ -183,7 +184,7 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The host, if there is exactly one name. The outer `None` means malformed.
+/// The host, if there is exactly one name. The outer `None` means that the extension is malformed.
 fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
     let mut rest = Reader(body);
     let mut names = Reader(rest.vector16()?);
@@ -212,7 +213,7 @@ fn protocols(body: &[u8]) -> Option<Vec<u8>> {
     (rest.0.is_empty() && !list.is_empty()).then(|| list.to_vec())
 }
 
-/// Takes bytes from the front.
+/// Reads bytes from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -232,13 +233,13 @@ impl<'a> Reader<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Bytes that are preceded by their length in one byte.
+    /// Bytes after their length, which is one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
         let [length] = self.array()?;
         self.take(length.into())
     }
 
-    /// Bytes that are preceded by their length in two bytes.
+    /// Bytes after their length, which is two bytes.
     fn vector16(&mut self) -> Option<&'a [u8]> {
         let length = self.number16()?;
         self.take(length.into())

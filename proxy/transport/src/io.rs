@@ -10,10 +10,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::{Presence, is_unanswered, presence};
 
-/// A byte stream that reports when a read is worth a buffer, and which socket is below it.
+/// A byte stream that reports when a read can return something, and which socket is below it.
 pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// Ready when a read may return bytes, the end or an error. It may be ready too early, but never too late. A stream
-    /// that cannot determine this is always ready; its read then registers the waker.
+    /// that cannot know this is always ready; its read then registers the waker.
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// The socket that carries exactly the bytes of the stream; `None` if they are encrypted. If both sides of a relay
@@ -31,7 +31,7 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
     /// so that it does not mistake a truncated stream for a complete one. Does nothing without a socket.
     fn reset_on_drop(&mut self) {
         if let Some(socket) = self.socket() {
-            // Fails only if the socket is already closed.
+            // This only fails if the socket is already closed.
             let _gone = SockRef::from(socket).set_linger(Some(Duration::ZERO));
         }
     }
@@ -47,17 +47,17 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         None
     }
 
-    /// Whether the remote machine acknowledges none of the sent bytes, which means that it is probably lost.
+    /// Whether the remote machine acknowledges none of the sent bytes, so that it is probably lost.
     fn is_unanswered(&self) -> bool {
         self.socket().is_some_and(is_unanswered)
     }
 
-    /// Whether the program at the remote end has closed the connection, so that it also reads nothing more. A program
-    /// that has only shut down its sending side has not left.
+    /// Whether the program at the remote end has closed the connection, so that it does not read any more either. A
+    /// program that has only shut down its sending side has not left.
     fn presence(&self) -> Presence {
         match (self.plain(), self.socket()) {
             (Some(socket), _) => presence(socket),
-            // The kernel no longer has the peer's address of a connection that was reset.
+            // If a connection was reset, the kernel no longer has its peer's address.
             (None, Some(socket)) if socket.peer_addr().is_err() => Presence::Left,
             (None, _) => Presence::Unknown,
         }
@@ -86,7 +86,7 @@ impl Io for UnixStream {
     }
 }
 
-/// The in-memory pipe of tests.
+/// An in-memory pipe, which tests use.
 impl Io for DuplexStream {
     fn poll_read_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

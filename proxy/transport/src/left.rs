@@ -2,7 +2,8 @@
 //!
 //! Both begin with the same FIN. On the wire they differ only once something is sent: the kernel answers with a reset
 //! if the program has closed its socket. The client of a sidecar runs on the same machine, so the kernel can be
-//! queried. It reports the client's own socket (sock_diag(7)), with an inode while a program holds it.
+//! queried. It reports the client's own socket (sock_diag(7)), which has an inode as long as a program holds the
+//! socket.
 
 use std::net::SocketAddr;
 
@@ -15,12 +16,12 @@ use crate::diag;
 /// The state of the program at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It has closed the connection and reads nothing more.
+    /// The program has closed the connection, and does not read any more.
     Left,
-    /// It holds the connection, although it may send nothing more.
+    /// The program still has the connection open, although it may send nothing more.
     Here,
-    /// This cannot be determined during the whole connection: the program is on another machine, or the stream does not
-    /// report it.
+    /// The state is unknown, and stays unknown as long as the connection exists: the program is on another machine, or
+    /// the stream does not report it.
     Unknown,
 }
 
@@ -42,7 +43,7 @@ pub fn presence(tcp: &TcpStream) -> Presence {
     match found {
         Ok(Some(client)) if client.inode == 0 => Presence::Left,
         Ok(None) => Presence::Unknown,
-        // An error concerns the query and not the client: the next query may succeed.
+        // An error says something about the query and not about the client: the next query may succeed.
         Ok(Some(_)) | Err(_) => Presence::Here,
     }
 }

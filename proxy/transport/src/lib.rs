@@ -4,8 +4,8 @@
 //! kernel. This crate knows no policy: the caller decides where to connect and what to relay.
 //!
 //! Read first: [`Listener`] (accepts connections), [`original_destination`] (where the client meant to connect),
-//! [`Peeked`] and [`judge`] (which protocol the first bytes belong to) and [`relay`] (moves bytes in both directions
-//! and passes on exactly how each side ends).
+//! [`Peeked`] and [`judge`] (to which protocol the first bytes belong) and [`relay`] (moves bytes in both directions,
+//! and ends each side exactly as the other has ended).
 //!
 //! ```text
 //! Listener -> original_destination -> Peeked, judge -> relay <- connect
@@ -14,8 +14,8 @@
 //! `leno_sockets` creates the sockets. A thread uses those of its process' network namespace, or those of another
 //! namespace that [`HandedNamespace`] provides.
 //!
-//! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is the memory budget that buffers of
-//! this and other crates are charged to.
+//! [`Io`] is a connection of any kind; TLS streams implement it, too. [`budget`] is the memory budget to which buffers
+//! of this and other crates are charged.
 
 #![cfg_attr(
     not(test),

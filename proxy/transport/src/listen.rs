@@ -11,23 +11,23 @@ use socket2::{SockFilter, SockRef};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-/// How often one [`Listener::accept`] retries before it returns an error. With the doubling waits below this takes
-/// about two seconds: long enough for a short lack of descriptors to pass, and short enough that the operator soon
-/// reads why connections are not accepted.
+/// How often one [`Listener::accept`] retries before it returns an error. With the increasing waits below this takes
+/// about two seconds: long enough for a short lack of descriptors to end, and short enough that the operator soon reads
+/// why connections are not accepted.
 const MAX_ACCEPT_RETRIES: u32 = 10;
 
-/// The first wait after a failure for lack of resources. It is doubled for each retry, up to [`MAX_ACCEPT_WAIT`].
+/// The first wait after a failure for lack of resources. Each further wait is twice as long, up to [`MAX_ACCEPT_WAIT`].
 const FIRST_ACCEPT_WAIT: Duration = Duration::from_millis(2);
 
 /// The longest wait between two retries.
 const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(500);
 
 /// How many connections are accepted in a row before other tasks of the worker run. The rest of a burst waits in the
-/// kernel: starting to serve a connection takes about 20 us, and a request on an open connection would wait for all of
-/// them.
+/// kernel, because it takes about 20 us to begin to serve a connection, and a request on an open connection would wait
+/// for all of them.
 const ACCEPTED_IN_A_ROW: u32 = 8;
 
-/// The offset of the flags in a TCP header, and the flags that distinguish a client's first packet from others (RFC
+/// The offset of the flags in a TCP header, and the two flags that distinguish a client's first packet from others (RFC
 /// 9293, 3.1).
 const FLAGS_AT: u32 = 13;
 const SYN: u32 = 0x02;
@@ -49,7 +49,7 @@ pub enum Family {
 pub struct Listener {
     inner: TcpListener,
     address: SocketAddr,
-    /// Connections accepted since other tasks last ran.
+    /// How many connections were accepted since other tasks last ran.
     in_a_row: Cell<u32>,
 }
 
@@ -65,7 +65,7 @@ impl Listener {
     /// Listens on a socket that [`leno_sockets::listener`] or [`leno_sockets::bound`] created.
     ///
     /// # Errors
-    /// If it is not such a socket.
+    /// If the socket is of another type or state.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         leno_sockets::listen(&socket, BACKLOG)?;
         let inner = TcpListener::from_std(socket.into())?;
@@ -73,13 +73,13 @@ impl Listener {
         Ok(Self { inner, address, in_a_row: Cell::new(0) })
     }
 
-    /// The address it is bound to.
+    /// The address to which the listener is bound.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its address family.
+    /// The listener's address family.
     #[must_use]
     pub fn family(&self) -> Family {
         if self.address.is_ipv4() { Family::V4 } else { Family::V6 }
@@ -106,8 +106,8 @@ impl Listener {
                     return Ok(accepted);
                 }
                 Err(error) if is_of_connection(&error) => {}
-                // Another process has shut this socket down for all its holders (shutdown(2)), and accepts the port's
-                // connections itself.
+                // Another process has shut this socket down for all processes that hold it (shutdown(2)), and itself
+                // accepts the port's connections.
                 Err(error) if error.raw_os_error() == Some(nix::libc::EINVAL) => {
                     return std::future::pending().await;
                 }
@@ -124,7 +124,7 @@ impl Listener {
     /// Closes the listener without losing a connection. When a listening socket is closed, the kernel resets
     /// connections whose handshake is complete or in progress, although their clients may have sent a request already.
     /// So this first stops new handshakes, then completes those in progress and passes the connections to `serve`, and
-    /// then closes the socket. Later clients are refused, at once or when they send their first packet again.
+    /// then closes the socket. Later clients are refused, either at once or when they send their first packet again.
     pub async fn close(self, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = self.refuse() {
             tracing::debug!(%error, "connections may be lost that come while a listener closes");
@@ -132,9 +132,9 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// The same if another process listens on the port too and should get all new clients. It began to listen after
-    /// this process, which has `workers` listeners on the port. No handshake reaches this listener at the moment when
-    /// it is closed; the kernel would reset that connection.
+    /// Closes the listener if another process listens on the port, too, and should get all new clients. That process
+    /// began to listen after this one, which has `workers` listeners on the port. No handshake reaches this listener at
+    /// the moment when it is closed; the kernel would reset that connection.
     pub async fn pass_on(self, workers: u16, mut serve: impl FnMut(TcpStream, SocketAddr)) {
         if let Err(error) = steer(&self.inner, workers.into()) {
             tracing::warn!(%error, "connections may be lost that come while a listener is passed on");
@@ -142,13 +142,13 @@ impl Listener {
         self.finish(&mut serve).await;
     }
 
-    /// Serves connections whose handshake has begun, and then closes the listener.
+    /// Serves the connections whose handshake has begun, and then closes the listener.
     async fn finish(self, serve: &mut impl FnMut(TcpStream, SocketAddr)) {
         let Some(until) = Instant::now().checked_add(LAST_HANDSHAKES) else { return };
         while let Ok(Ok((stream, client))) = timeout_at(until, self.accept()).await {
             serve(stream, client);
         }
-        // Connections that the reactor has not reported yet.
+        // The reactor may not have reported these connections yet.
         let Ok(listener) = self.inner.into_std() else { return };
         while let Ok((stream, client)) = listener.accept() {
             if stream.set_nonblocking(true).is_ok()
@@ -159,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// Has the kernel drop the first packets of new clients. Accepted connections are not affected: the filter, which
+    /// Makes the kernel drop the first packets of new clients. Accepted connections are not affected: the filter, which
     /// they inherit, drops nothing else.
     fn refuse(&self) -> io::Result<()> {
         use nix::libc::{
@@ -198,7 +198,7 @@ fn is_of_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Errors that pass once other programs close descriptors or free memory.
+/// Errors that end when other programs close descriptors or free memory.
 fn is_of_resources(error: &io::Error) -> bool {
     use nix::libc;
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))

@@ -1,4 +1,4 @@
-//! Notices machines that disappear without closing connections, because they lost power or their network.
+//! Notices machines that disappear without closing connections, because they have lost power or their network.
 //!
 //! ```text
 //! what is open                     noticed by                                        within
@@ -6,8 +6,8 @@
 //! bytes sent and unacknowledged    retransmissions, which `is_unanswered` looks at   6.2 s + a look
 //! ```
 //!
-//! `TCP_USER_TIMEOUT` is not used: it also ends connections to a live peer that does not read for so long (a zero
-//! window, RFC 9293 section 3.8.6.1), such as a paused download.
+//! `TCP_USER_TIMEOUT` is not used, because it also ends connections to a live peer that does not read for so long (a
+//! zero window, RFC 9293 section 3.8.6.1), such as a paused download.
 
 #![expect(unsafe_code, reason = "no crate in use reads TCP_INFO of a socket")]
 
@@ -18,13 +18,13 @@ use std::time::Duration;
 use nix::libc;
 use tokio::net::TcpStream;
 
-/// After this time without a byte, while the proxy waits for some, the connection is examined. Together with
-/// [`RETRANSMISSIONS`], this notices a lost machine within 11 s.
+/// If no byte arrives for this long although the proxy waits for some, the connection is examined. Together with
+/// [`RETRANSMISSIONS`], a lost machine is noticed within 11 s.
 pub const SILENCE: Duration = Duration::from_secs(4);
 
-/// This many retransmissions in a row without an acknowledgement mean that the machine is lost. With a short round-trip
-/// time, the fifth is sent 6.2 s after the first transmission (RFC 6298, 200 ms doubled each time). A live kernel
-/// acknowledges bytes even if its programs do not read them.
+/// If there are this many retransmissions in a row without an acknowledgement, the machine is lost. With a short
+/// round-trip time, the fifth is sent 6.2 s after the first transmission (RFC 6298, 200 ms doubled each time). A live
+/// kernel acknowledges bytes even if its programs do not read them.
 const RETRANSMISSIONS: u8 = 5;
 
 /// Whether the other machine acknowledges none of the sent bytes, although they were sent several times.
@@ -32,8 +32,8 @@ const RETRANSMISSIONS: u8 = 5;
 pub fn is_unanswered(tcp: &TcpStream) -> bool {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to `info`, of which
-    // every bit pattern is a value.
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to `info`. Every bit pattern is a
+    // valid value of `info`.
     let info = unsafe {
         let done = libc::getsockopt(
             tcp.as_raw_fd(),

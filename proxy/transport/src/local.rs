@@ -9,9 +9,9 @@ use leno_types::canonical;
 
 use crate::sockets;
 
-/// Maximum age of the list before [`LocalAddresses::refresh`] reads it again. A workload gets its addresses before its
-/// proxy starts. A later address is noticed with the first connection after this time; until then the loop guard of the
-/// inbound side handles it.
+/// The age at which [`LocalAddresses::refresh`] reads the list again. A workload gets its addresses before its proxy
+/// starts. A later address is noticed with the first connection after this time. Until then the inbound side detects
+/// loops.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// The addresses of this namespace. They are read from the kernel when connections are opened, at most once every five
@@ -43,7 +43,7 @@ impl LocalAddresses {
         self.addresses.borrow().contains(&ip)
     }
 
-    /// Reads the list again if it is old. If that fails, the old list stays.
+    /// Reads the list again if it is old. If that fails, the old list is kept.
     pub fn refresh(&self) {
         let now = Instant::now();
         if self.read_at.get().is_some_and(|read_at| now.duration_since(read_at) < REFRESH) {
@@ -64,7 +64,7 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     sockets::addresses().map_or_else(leno_sockets::interface_addresses, Ok)
 }
 
-/// The addresses on which an application of this workload may listen, if a client connected to `dialled`: that address,
+/// The addresses on which an application of this workload may listen if a client connected to `dialled`: that address,
 /// or loopback of either family if the application is bound to loopback only.
 #[must_use]
 pub fn own_addresses(dialled: SocketAddr) -> [SocketAddr; 3] {

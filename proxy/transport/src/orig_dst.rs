@@ -1,4 +1,4 @@
-//! The original destination of captured connections.
+//! Reads the original destination of captured connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,42 +9,42 @@ use tokio::net::TcpStream;
 
 /// The original destination of an accepted connection.
 ///
-/// It is the socket's local address if the port differs from the listener's: `sk_lookup` and TPROXY leave the original
-/// address on the socket. Otherwise it is the answer of `SO_ORIGINAL_DST` (`SOL_IP` 80 or `SOL_IPV6` 80), which comes
-/// from netfilter after a REDIRECT or from the capture's `cgroup/getsockopt` program. The result is canonical
-/// (IPv4-mapped addresses become IPv4).
+/// The result is the socket's local address if the port differs from the listener's: `sk_lookup` and TPROXY leave the
+/// original address on the socket. Otherwise the result is the answer of `SO_ORIGINAL_DST` (`SOL_IP` 80 or `SOL_IPV6`
+/// 80), which comes from netfilter after a REDIRECT or from the capture's `cgroup/getsockopt` program. Either address
+/// is canonical (IPv4-mapped addresses become IPv4).
 ///
 /// # Errors
-/// `NotFound` when nobody knows it: the connection was made to the listener itself. What the kernel
-/// says when the connection is gone.
+/// `NotFound` if there is no original destination, because the connection was made to the listener itself. The system's
+/// error if the connection is gone.
 pub fn original_destination(tcp: &TcpStream, listener_port: u16) -> io::Result<OrigDst> {
     let local = canonical(tcp.local_addr()?);
     if local.port() != listener_port {
         return Ok(OrigDst(local));
     }
     let recorded = recorded(tcp, local.is_ipv4())?;
-    // Conntrack answers for a connection that nobody redirected as well, with the listener's own
-    // address; taking that for a destination would make the proxy connect to itself.
+    // Conntrack also answers for connections that were not redirected, with the listener's own address. As a
+    // destination, it would make the proxy connect to itself.
     recorded
         .filter(|destination| *destination != local)
         .map(OrigDst)
         .ok_or_else(|| not_captured(local))
 }
 
-/// As [`original_destination`], for a listener to which connections are redirected: for these it takes one system call
-/// less.
+/// As [`original_destination`], for a listener to which connections are redirected. This function needs one system
+/// call less.
 ///
 /// # Errors
-/// As [`original_destination`].
+/// The errors of [`original_destination`].
 pub fn redirected_destination(tcp: &TcpStream, listener: SocketAddr) -> io::Result<OrigDst> {
     match recorded(tcp, listener.is_ipv4())? {
-        // It is not the listener's own address, which conntrack answers with for other connections.
+        // Conntrack returns the listener's own address for connections that were not redirected.
         Some(destination) if destination.port() != listener.port() => Ok(OrigDst(destination)),
         _ => original_destination(tcp, listener.port()),
     }
 }
 
-/// The answer of `SO_ORIGINAL_DST`, if there is one.
+/// The answer to `SO_ORIGINAL_DST`, if there is one.
 fn recorded(tcp: &TcpStream, is_ipv4: bool) -> io::Result<Option<SocketAddr>> {
     let socket = SockRef::from(tcp);
     match if is_ipv4 { socket.original_dst_v4() } else { socket.original_dst_v6() } {

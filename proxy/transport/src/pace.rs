@@ -1,10 +1,10 @@
-//! Limits the rate of new connections of a workload in a shared process, in each direction.
+//! Limits the rate of new connections, in each direction, for a workload in a shared process.
 //!
 //! ```text
 //! burst of one second ──► passes     then up to one second's more ──► waits its turn     beyond ──► refused
 //! ```
 //! Connections that a workload opens share one rate. Connections to the workload have a rate for each client address,
-//! so a client that floods a workload is slowed, and other clients of the workload are not.
+//! so that a client that floods a workload is slowed down, and other clients of the workload are not.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "sums of times of seconds, and a divisor that is not zero"
@@ -15,26 +15,27 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-/// After a pause of this length, a client may open as many connections at once as the rate permits during it.
+/// The longest burst. A client may open as many connections at once as its rate permits in this time.
 const BURST: Duration = Duration::from_secs(1);
-/// Longest wait of a connection. The connections that arrive within this time can wait, each with a descriptor and a
+/// How long a connection may wait. All connections that arrive within this time can wait, each with a descriptor and a
 /// small buffer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most client addresses with a rate of their own. Further ones share one rate.
+/// How many client addresses have a rate of their own. Further addresses share one rate.
 const MAX_SOURCES: usize = 1024;
 
 /// What happens to a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is served at once.
+    /// The connection is served at once.
     Passes,
-    /// It is served after this wait.
+    /// The connection is served after this wait.
     Waits(Duration),
     /// Too many connections are waiting.
     Refused,
 }
 
-/// The rate of one series of connections: the time at which the next one would come if all came evenly (GCRA).
+/// The rate of one series of connections, stored as the time at which the next connection would come if all came evenly
+/// (GCRA).
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     interval: Duration,
@@ -62,7 +63,7 @@ impl Pace {
         }
     }
 
-    /// Whether the state is the same as without any connection.
+    /// Whether the state is the same as if there had been no connection.
     fn is_idle(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| next <= now)
     }
@@ -73,7 +74,7 @@ impl Pace {
 pub struct Paces {
     new: Pace,
     sources: HashMap<IpAddr, Pace>,
-    /// The shared rate of addresses for which there is no room.
+    /// The rate that further addresses share.
     others: Pace,
 }
 

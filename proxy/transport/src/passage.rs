@@ -17,7 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::listen::Listener;
 
-/// Most connections that are opened at a time: as many as the listener's queue takes.
+/// How many connections may be being opened at a time: as many as the listener's queue takes.
 const MAX_UNDER_WAY: usize = 4096;
 /// How many loopback addresses connections use in turn as their source. Each address has about 28,000 ports, and a
 /// closed connection occupies one for a minute.
@@ -33,7 +33,7 @@ pub fn refused_passages() -> u64 {
     REFUSED.get()
 }
 
-/// The connection path of one worker to itself.
+/// The way on which one worker connects to itself.
 #[derive(Debug)]
 pub struct Passage {
     listener: SocketAddr,
@@ -97,8 +97,8 @@ impl Passage {
         Ok((socket, UnderWay(self, Some(client))))
     }
 
-    /// The destination of an accepted connection, by its client's address. `None` if this proxy has not opened the
-    /// connection.
+    /// The destination of an accepted connection, which is found by its client's address. `None` if this proxy has not
+    /// opened the connection.
     pub fn destination(&self, client: SocketAddr) -> Option<SocketAddr> {
         self.under_way.borrow_mut().remove(&client)
     }

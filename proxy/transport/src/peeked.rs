@@ -1,4 +1,4 @@
-//! Bytes that are read before it is decided which protocol will read them.
+//! Bytes that the proxy reads before it decides which protocol parser reads them.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,24 +14,24 @@ use tokio::time::{Instant, timeout};
 use crate::detect::{Opening, Speaker, Verdict, Waits, judge};
 use crate::{Io, Presence};
 
-/// The most bytes read before detection decides: a complete TLS ClientHello (one record of 16 KiB and its header) or
-/// the head of most requests.
+/// How many bytes are read before detection decides: a complete TLS ClientHello (one record of 16 KiB and its header),
+/// or the head of most requests.
 pub const MAX_PEEKED: usize = 16 * 1024 + 5;
 
-/// How many bytes are read at a time; enough for a ClientHello with a post-quantum key share.
+/// How many bytes are read at a time. They are enough for a ClientHello with a post-quantum key share.
 const CHUNK: usize = 2048;
 
 /// A connection and the bytes that were read from it to detect its protocol.
 ///
-/// It is not a stream itself: the chosen reader (the HTTP engine, TLS or the relay) takes it apart and begins with
-/// these bytes. It holds no memory for bytes until some arrive.
+/// A `Peeked` is not a stream itself: the chosen reader (the HTTP engine, TLS or the relay) takes it apart and begins
+/// with these bytes. A `Peeked` holds no memory for bytes until some arrive.
 #[derive(Debug)]
 pub struct Peeked<S> {
     stream: S,
     bytes: Vec<u8>,
-    /// The other end has ended its stream.
+    /// Whether the other end has ended its stream.
     ended: bool,
-    /// Whether the kernel was already queried for the client's presence, after the client ended its stream.
+    /// Whether the kernel was already asked if the client is still there, after the client ended its stream.
     stays: bool,
     /// When the first byte, or the end, was read.
     spoke_at: Option<Instant>,
@@ -44,7 +44,7 @@ impl<S> From<S> for Peeked<S> {
 }
 
 impl<S> Peeked<S> {
-    /// A connection from which `bytes` were read already.
+    /// A connection from which `bytes` were already read.
     pub fn with_bytes(stream: S, bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::from(stream) }
     }
@@ -54,12 +54,12 @@ impl<S> Peeked<S> {
         &self.bytes
     }
 
-    /// Removes the first `count` bytes, which were passed on.
+    /// Removes the first `count` bytes, because they were passed on.
     pub fn consume(&mut self, count: usize) {
         self.bytes.drain(..count);
     }
 
-    /// The connection behind the bytes.
+    /// The connection that the bytes were read from.
     pub fn stream(&self) -> &S {
         &self.stream
     }
@@ -69,7 +69,7 @@ impl<S> Peeked<S> {
         &mut self.stream
     }
 
-    /// The bytes and the connection behind them.
+    /// The bytes, and the connection that they were read from.
     pub fn into_parts(self) -> (Vec<u8>, S) {
         (self.bytes, self.stream)
     }
@@ -90,7 +90,7 @@ impl<S: Io> Peeked<S> {
                 return Poll::Ready(error);
             }
         }
-        // The kernel is queried only once, when the client ends its stream. If the client still holds the connection
+        // The kernel is asked only once, when the client ends its stream. If the client still holds the connection
         // then, it waits for a response and is served.
         if self.ended
             && self.bytes.is_empty()
@@ -113,7 +113,7 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
         poll_fn(|cx| self.poll_peek(cx)).await
     }
 
-    /// [`Self::peek`] as a step of a future.
+    /// [`Self::peek`] as a poll function.
     pub fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let room = MAX_PEEKED.saturating_sub(self.bytes.len()).min(CHUNK);
         if room == 0 {
@@ -144,8 +144,8 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
         }
     }
 
-    /// Reads until [`judge`] has decided which protocol the client speaks. The future can be dropped and this called
-    /// again: the bytes that were read stay, and the time since the first byte continues to count.
+    /// Reads until [`judge`] has decided which protocol the client speaks. The future can be dropped, and this method
+    /// called again: the bytes that were read are kept, and the time since the first byte continues to count.
     ///
     /// # Errors
     /// The error of the connection. Bytes before a reset are not used.
@@ -160,7 +160,7 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
             };
             match judge(expected, waits, opening) {
                 Verdict::Wait(left) => {
-                    // If the time is over, the next verdict takes that into account.
+                    // If the time has passed, the next verdict takes that into account.
                     timeout(left, self.peek()).await.unwrap_or(Ok(0))?;
                 }
                 verdict => return Ok(verdict),
@@ -169,8 +169,8 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
     }
 }
 
-/// Waits until one of two ends sends, ends or breaks, for up to `longest`; `None` if both stay silent. If the client
-/// has sent before, it counts as the first.
+/// Waits until one of the two ends sends, ends or breaks, for up to `longest`; `None` if both stay silent. If the
+/// client has sent bytes before, it counts as the first to send.
 pub async fn first_to_speak<C, S>(
     client: &mut Peeked<C>,
     server: &mut Peeked<S>,
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(read, sent[2..]);
     }
 
-    /// Yields some bytes, then fails like a socket that was reset.
+    /// A stream that yields some bytes, then fails like a socket that was reset.
     fn broken(bytes: &[u8]) -> Peeked<impl AsyncRead + Unpin + use<>> {
         Peeked::from(io::Cursor::new(bytes.to_vec()).chain(Reset))
     }

@@ -1,4 +1,4 @@
-//! Moves bytes between two connections in both directions, and passes on how each side ends.
+//! Moves bytes between two connections in both directions, and ends each side as the other has ended.
 //!
 //! ```text
 //!   a ──read──► buffer or pipe ──write──► b      one Direction
@@ -26,21 +26,21 @@ use direction::Direction;
 pub(crate) use pipe::trim_pipes;
 use watch::{RelayProgress, Watch};
 
-/// After this long without a byte in either direction, a relay is closed. Connection pools of databases keep idle
-/// connections for about that long.
+/// After this long without a byte in either direction, a relay is closed. Database connection pools keep idle
+/// connections for about an hour.
 pub const RELAY_IDLE: Duration = Duration::from_secs(3600);
 
-/// One of the two connections of a relay.
+/// Names one of the two connections of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// The first.
+    /// The first connection.
     A,
-    /// The second.
+    /// The second connection.
     B,
 }
 
 impl Side {
-    /// The other one.
+    /// The other connection.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -50,9 +50,9 @@ impl Side {
     }
 }
 
-/// Gets a call for bytes that were moved.
+/// Is notified of bytes that were moved.
 pub trait Observer {
-    /// `n` bytes that came from `side` were written to the other.
+    /// Called when `n` bytes that came from `side` were written to the other side.
     fn moved(&mut self, side: Side, n: usize);
 }
 
@@ -69,11 +69,11 @@ impl<F: FnMut(Side, usize)> Observer for F {
 /// The result of a relay.
 #[derive(Debug)]
 pub struct Relayed {
-    /// Bytes from the first to the second connection.
+    /// How many bytes moved from the first to the second connection.
     pub a_to_b: u64,
-    /// Bytes from the second to the first connection.
+    /// How many bytes moved from the second to the first connection.
     pub b_to_a: u64,
-    /// How it ended.
+    /// How the relay ended.
     pub ended: Ended,
 }
 
@@ -82,21 +82,21 @@ pub struct Relayed {
 pub enum Ended {
     /// Both directions have ended.
     Closed,
-    /// A connection failed; both were reset.
+    /// A connection failed, and both were reset.
     Failed {
         /// The connection that failed.
         side: Side,
-        /// Its error: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
+        /// The error of that connection: `ConnectionReset`, `BrokenPipe`, `UnexpectedEof` for truncated TLS, and so on.
         error: io::Error,
     },
-    /// Nothing moved for the given time; both were reset.
+    /// Nothing moved for the given time, and both were reset.
     Idle,
-    /// The caller stopped it; both were reset.
+    /// The caller stopped the relay, and both were reset.
     Stopped,
 }
 
 impl Ended {
-    /// The label in metrics and logs.
+    /// The label for metrics and logs.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ impl Ended {
     }
 }
 
-/// Moves bytes between `a` and `b`, beginning with those that were read already, until both directions have ended, one
+/// Moves bytes between `a` and `b`, beginning with those that were already read, until both directions have ended, one
 /// has failed, or nothing has moved for `idle` (noticed within twice that time).
 ///
 /// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than 256 KiB continues in

@@ -1,4 +1,4 @@
-//! Connections that a test provides in place of the network, for tests of a plane with scripted sockets.
+//! Connections that a test provides in place of the network, for tests with scripted sockets.
 //!
 //! Compiled only with the feature `scripted`, which no program of Leno enables.
 
@@ -21,7 +21,7 @@ thread_local! {
     static DIAL: RefCell<Option<Rc<Dial>>> = const { RefCell::new(None) };
 }
 
-/// All further connections of this thread are opened by `dial`; `None` restores the network.
+/// From now on `dial` opens all connections of this thread; `None` restores the network.
 pub fn dial_with(dial: Option<Rc<Dial>>) {
     DIAL.set(dial);
 }
@@ -30,7 +30,7 @@ pub(crate) fn dial() -> Option<Rc<Dial>> {
     DIAL.with_borrow(Clone::clone)
 }
 
-/// Like [`crate::connect`], with `dial`.
+/// Like [`crate::connect`], but opens the connection with `dial`.
 pub(crate) async fn connect(
     dial: Rc<Dial>,
     address: SocketAddr,

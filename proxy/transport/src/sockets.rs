@@ -1,5 +1,5 @@
-//! Where the sockets of this thread come from: the process' own network namespace, or the one of a workload, by
-//! way of its broker (`leno_handover`).
+//! Where the sockets of this thread come from: the process' own network namespace, or the namespace of a workload,
+//! through its broker (`leno_handover`).
 //!
 //! ```text
 //! thread of a workload ── tcp(), udp(), ... ─────► stock ◄── batches ── broker in the workload's namespace
@@ -27,30 +27,31 @@ use crate::destroyed::DestroyedSockets;
 use crate::source::Shown;
 use crate::{destroyed, domain};
 
-/// Sockets of one family that are kept. Connections to servers are pooled, so that a burst of new ones is rare; a
-/// socket that waits takes some 4 KiB of the kernel's memory.
+/// The largest number of sockets of one family that are kept in stock. Connections to servers are pooled, so bursts of
+/// new ones are rare. A socket in stock takes some 4 KiB of kernel memory.
 const STOCK: usize = 16;
-/// Below this many, more are asked for: half, so that the answer, within some 100 us, comes before the rest is used.
+/// If fewer sockets than this are left, more are requested. It is half of the stock, so that the answer, which takes
+/// some 100 us, arrives before the rest is used.
 const LOW: usize = STOCK / 2;
 
-/// Sockets that others wait for, of those that a thread lends; and what it is asked to do that has not begun.
+/// How many requests for sockets from other threads may wait at a thread, and how many errands for other threads.
 const WAITING: usize = 16;
 
 thread_local! {
     static NAMESPACE: RefCell<Option<Rc<Namespace>>> = const { RefCell::new(None) };
 }
 
-/// The threads of this process that serve the workload of an address, the last one last: as many entries as it serves workloads, and few
-/// addresses each.
+/// The threads of this process that serve the workload with an address, in the order in which they were added. There is
+/// an entry for each address of each workload of the process.
 static SERVED_HERE: LazyLock<Mutex<HashMap<IpAddr, Vec<Host>>>> = LazyLock::new(Mutex::default);
 
-/// The number of the last thread among those.
+/// The number that the last of these threads got.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Whether addresses are never taken for those of workloads of this process.
+/// Whether workloads of this process use the network between them.
 static OVER_THE_NETWORK: AtomicBool = AtomicBool::new(false);
 
-/// Another namespace's sockets, as its broker has handed them over. Takes effect once a thread
+/// The sockets of another namespace, as its broker has handed them over. Takes effect once a thread
 /// [`enter`](Self::enter)s it.
 #[derive(Debug)]
 pub struct HandedNamespace {
@@ -60,22 +61,23 @@ pub struct HandedNamespace {
     diagnosis: Socket,
     announcements: Option<Socket>,
     shown: Shown,
-    /// Dropped when the broker has ended.
+    /// This value is dropped when the broker has ended.
     alive: oneshot::Sender<()>,
 }
 
-/// What is known of a namespace, on whichever thread.
+/// The properties of a namespace, for use on any thread.
 #[derive(Clone, Debug)]
 struct Known {
     addresses: Arc<[IpAddr]>,
-    /// The broker makes sockets of UDP.
+    /// Whether the broker creates UDP sockets.
     makes_udp: bool,
-    /// Locked for one question and its answer.
+    /// The socket for queries of sock_diag(7). It is locked during one query and its answer.
     diagnosis: Arc<Mutex<Socket>>,
     shown: Shown,
 }
 
-/// The namespace of a workload for tasks on other threads than its own, which lends them sockets.
+/// The namespace of a workload, for tasks on the threads of other workloads. The workload's own thread lends them
+/// sockets.
 #[derive(Clone, Debug)]
 pub struct LentNamespace {
     known: Known,
@@ -83,17 +85,17 @@ pub struct LentNamespace {
     borrowers: mpsc::Sender<Loan>,
 }
 
-/// Where a socket that is borrowed goes.
+/// A request for a socket, and the channel through which the socket is sent to the borrower.
 type Loan = (SocketKind, oneshot::Sender<io::Result<OwnedFd>>);
 
-/// What a thread of a workload is asked to do by that of another one.
+/// An errand: a piece of work that one thread does for another.
 type Errand = Box<dyn FnOnce() + Send>;
 
-/// A thread that serves a workload of this process, and that may do something for others.
+/// A thread that serves a workload of this process, and that may run errands for other threads.
 #[derive(Clone, Debug)]
 pub struct Host {
     number: u64,
-    /// `None`: it takes nothing more.
+    /// `None` if the thread accepts no more errands.
     errands: Option<mpsc::Sender<Errand>>,
 }
 
@@ -102,16 +104,16 @@ struct Namespace {
     channel: AsyncChannel,
     known: Known,
     announcements: Option<Socket>,
-    /// This thread, as others know it.
+    /// The number of this thread's [`Host`].
     host: u64,
     borrowers: mpsc::Sender<Loan>,
-    /// Of TCP and of UDP; of each IPv4 and IPv6.
+    /// The stocks for TCP and for UDP; for each of them, one for IPv4 and one for IPv6.
     stocks: [[Stock; 2]; 2],
-    /// The broker answers no more.
+    /// Whether the broker no longer answers.
     ended: Cell<bool>,
 }
 
-/// Which sockets there are.
+/// A kind of socket.
 #[derive(Clone, Copy, Debug)]
 struct SocketKind {
     ipv6: bool,
@@ -121,22 +123,23 @@ struct SocketKind {
 #[derive(Debug, Default)]
 struct Stock {
     sockets: RefCell<VecDeque<OwnedFd>>,
-    /// More are on their way.
+    /// Whether more sockets were requested and have not arrived yet.
     wanted: Cell<bool>,
-    /// Why the last answer had fewer than were wanted.
+    /// Why the last answer had fewer sockets than requested.
     errno: Cell<Option<i32>>,
-    /// The kernel dropped all sockets of the last answer.
+    /// Whether the kernel dropped all sockets of the last answer.
     lost: Cell<bool>,
     arrived: Notify,
 }
 
 impl HandedNamespace {
-    /// What a broker has handed over: its channel, the addresses of the namespace and whether it makes sockets of UDP, a socket of
-    /// sock_diag(7), one of [`announcements`](leno_sockets::announcements) if the kernel has them, and a TCP socket that is used up.
-    /// The receiver ends when the broker has ended.
+    /// The namespace of a broker. Parameters: the broker's channel; the addresses of the namespace, and whether the
+    /// broker creates UDP sockets; a socket for sock_diag(7), and one for
+    /// [`announcements`](leno_sockets::announcements) if the kernel supports that; and a TCP socket that is consumed by
+    /// a test of the namespace. The receiver ends when the broker has ended.
     ///
     /// # Errors
-    /// If the descriptors are not what they should be.
+    /// If a descriptor is not usable.
     pub fn new(
         channel: Channel,
         (addresses, makes_udp): (Vec<IpAddr>, bool),
@@ -152,13 +155,14 @@ impl HandedNamespace {
         Ok((handed, ended))
     }
 
-    /// What applications of the namespace see as the address of their clients.
+    /// The address that applications of the namespace see for their clients.
     #[must_use]
     pub fn shown(&self) -> Shown {
         self.shown
     }
 
-    /// Has the calling thread, which runs a local runtime, take its sockets from this namespace until it ends.
+    /// Makes the calling thread take its sockets from this namespace until the thread ends. It must have a local
+    /// runtime.
     ///
     /// # Errors
     /// The system's reason.
@@ -178,17 +182,17 @@ impl HandedNamespace {
             stocks: Default::default(),
             ended: Cell::new(false),
         });
-        // Those of UDP are asked for where one is used: few workloads do.
+        // UDP sockets are requested once one is needed, because few workloads use them.
         for ipv6 in [false, true] {
             namespace.replenish(SocketKind { ipv6, udp: false });
         }
         serve_here(&namespace.known.addresses, &Host { number: host, errands: Some(errands) });
         NAMESPACE.set(Some(Rc::clone(&namespace)));
-        // These end with the runtime, too.
+        // These tasks also end with the runtime.
         let lender = Rc::clone(&namespace);
         spawn_local(async move {
             while let Some((kind, borrower)) = loans.recv().await {
-                // Who waits for it may be gone.
+                // The borrower may no longer exist.
                 let _gone = borrower.send(lender.take(kind).await);
             }
         });
@@ -197,7 +201,7 @@ impl HandedNamespace {
                 errand();
             }
         });
-        // Ends with the broker, or with the runtime.
+        // This task ends with the broker, or with the runtime.
         spawn_local(async move {
             namespace.take_in().await;
             drop(alive);
@@ -213,13 +217,14 @@ impl Drop for Namespace {
 }
 
 impl Host {
-    /// The same for the same thread.
+    /// A number that identifies the thread.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Has the thread do this soon. False if it has too much to do already, or has ended.
+    /// Makes the thread run this errand soon. Returns false if too many errands already wait, or if the thread accepts
+    /// no more errands or has ended.
     #[must_use]
     pub fn ask(&self, errand: impl FnOnce() + Send + 'static) -> bool {
         let errands = self.errands.as_ref();
@@ -227,19 +232,21 @@ impl Host {
     }
 }
 
-/// Whether a thread of this process serves the workload with this address, in a namespace that a broker has handed over.
-/// Another process may serve it too: while a workload goes from one to the other.
+/// Whether a thread of this process serves the workload with this address, in a namespace that a broker has handed
+/// over. Another process may serve it, too, while a workload moves from one process to another.
 #[must_use]
 pub fn is_served_here(address: IpAddr) -> bool {
     !OVER_THE_NETWORK.load(Ordering::Relaxed) && served_here().contains_key(&address.to_canonical())
 }
 
-/// Has [`is_served_here`] be `false` for all addresses, for a process whose workloads are to use the network between them.
+/// Makes [`is_served_here`] return `false` for all addresses, for a process whose workloads must use the network
+/// between them.
 pub fn serve_over_the_network() {
     OVER_THE_NETWORK.store(true, Ordering::Relaxed);
 }
 
-/// The thread that serves the workload with this address here, unless that is the calling one, or it takes nothing more.
+/// The thread that serves the workload with this address. `None` if it is the calling thread, or if it accepts no more
+/// errands.
 #[must_use]
 pub fn host_of(address: IpAddr) -> Option<Host> {
     let own = entered()?.host;
@@ -249,7 +256,7 @@ pub fn host_of(address: IpAddr) -> Option<Host> {
     (may && !OVER_THE_NETWORK.load(Ordering::Relaxed)).then(|| host.clone())
 }
 
-/// Has the calling thread do nothing more for others.
+/// Makes the calling thread accept no more errands.
 pub fn host_no_more() {
     let Some(own) = entered() else { return };
     for host in served_here().values_mut().flatten() {
@@ -259,7 +266,7 @@ pub fn host_no_more() {
     }
 }
 
-/// The namespace of the calling thread, for tasks on others.
+/// The namespace of the calling thread, for tasks on other threads.
 #[must_use]
 pub fn lend() -> Option<LentNamespace> {
     let own = entered()?;
@@ -273,7 +280,7 @@ fn served_here() -> MutexGuard<'static, HashMap<IpAddr, Vec<Host>>> {
 
 fn serve_here(addresses: &[IpAddr], host: &Host) {
     let mut served = served_here();
-    // Each namespace has the same addresses of loopback.
+    // All namespaces have the same loopback addresses.
     for address in addresses.iter().filter(|address| !address.is_loopback()) {
         served.entry(address.to_canonical()).or_default().push(host.clone());
     }
@@ -292,14 +299,14 @@ fn serve_here_no_more(addresses: &[IpAddr], host: u64) {
 }
 
 impl Namespace {
-    /// Takes in what the broker sends, to its end.
+    /// Receives sockets from the broker until it ends.
     async fn take_in(&self) {
         loop {
             match self.channel.receive::<BrokerOffer>().await {
                 Ok(Some((BrokerOffer::Sockets { ipv6, udp, errno }, sockets))) => {
                     let stock = self.stock(SocketKind { ipv6, udp });
                     stock.wanted.set(false);
-                    // The process may have no descriptor left: then none of them has arrived.
+                    // The process may have run out of descriptors; then no socket has arrived.
                     let lost = sockets.is_empty().then_some(libc::EMFILE);
                     stock.errno.set(errno.or(lost));
                     let is_lost = errno.is_none() && sockets.is_empty();
@@ -336,7 +343,7 @@ impl Namespace {
         if ipv6 { v6 } else { v4 }
     }
 
-    /// Asks for more where the stock is low and none are on their way.
+    /// Requests more sockets if the stock is low and no request is pending.
     fn replenish(&self, kind: SocketKind) {
         let stock = self.stock(kind);
         let left = stock.sockets.borrow().len();
@@ -346,7 +353,7 @@ impl Namespace {
         let SocketKind { ipv6, udp } = kind;
         let request = SocketRequest { ipv6, udp, count: STOCK.saturating_sub(left) };
         if let Err(error) = self.channel.send(&request, &[]) {
-            // A broker that has ended is noticed by `take_in`.
+            // If the broker has ended, `take_in` notices.
             tracing::debug!(%error, "asking a broker for sockets");
             stock.wanted.set(false);
         }
@@ -355,7 +362,7 @@ impl Namespace {
     async fn take(&self, kind: SocketKind) -> io::Result<OwnedFd> {
         let stock = self.stock(kind);
         loop {
-            // This thread alone takes and brings, so that nothing arrives between the look and the wait.
+            // Only this thread adds and takes sockets, so none can arrive between the check and the wait.
             let arrived = stock.arrived.notified();
             let taken = stock.sockets.borrow_mut().pop_front();
             if taken.is_none()
@@ -403,10 +410,10 @@ pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
     }
 }
 
-/// A socket of UDP of the current task's namespace, which does not block and is neither bound nor connected.
+/// A UDP socket of the current task's namespace. It does not block and is neither bound nor connected.
 ///
 /// # Errors
-/// The system's reason; `Unsupported` where the workload's broker is of a version that makes none.
+/// The system's reason; `Unsupported` if the version of the workload's broker does not create UDP sockets.
 pub async fn udp(ipv6: bool) -> io::Result<Socket> {
     if known(|known| !known.makes_udp) == Some(true) {
         return Err(io::Error::new(
@@ -420,7 +427,7 @@ pub async fn udp(ipv6: bool) -> io::Result<Socket> {
     }
 }
 
-/// A socket of sock_diag(7) of the current task's namespace; nothing waits in it to be read.
+/// A socket for queries of sock_diag(7) in the current task's namespace. No announcements arrive on it.
 pub(crate) fn diagnosis() -> io::Result<Arc<Mutex<Socket>>> {
     match known(|known| Arc::clone(&known.diagnosis)) {
         Some(diagnosis) => Ok(diagnosis),
@@ -428,7 +435,7 @@ pub(crate) fn diagnosis() -> io::Result<Arc<Mutex<Socket>>> {
     }
 }
 
-/// A socket on which the kernel announces the sockets of this thread's namespace that it destroys.
+/// A socket on which the kernel announces destroyed sockets of this thread's namespace.
 pub(crate) fn announcements() -> io::Result<Socket> {
     match entered().map(|namespace| namespace.announcements.as_ref().map(Socket::try_clone)) {
         None => leno_sockets::announcements(),
@@ -437,17 +444,18 @@ pub(crate) fn announcements() -> io::Result<Socket> {
     }
 }
 
-/// The addresses of the current task's namespace, if it is not the process' own.
+/// The addresses of the current task's namespace, if that is not the process' own.
 pub(crate) fn addresses() -> Option<Vec<IpAddr>> {
     known(|known| known.addresses.to_vec())
 }
 
-/// What applications see in the current task's namespace, if it is not the process' own.
+/// The address that applications see for their clients in the current task's namespace, if that is not the process'
+/// own.
 pub(crate) fn shown() -> Option<Shown> {
     known(|known| known.shown)
 }
 
-/// What is known of the current task's namespace, if it is not the process' own.
+/// Reads the properties of the current task's namespace, if that is not the process' own.
 fn known<T>(read: impl FnOnce(&Known) -> T) -> Option<T> {
     match domain::current() {
         Some(domain) => Some(read(&domain.namespace().known)),
@@ -499,7 +507,7 @@ mod tests {
             .map(|_| {
                 let socket = Socket::new(SocketDomain::IPV4, Type::STREAM, None).unwrap();
                 socket.set_nonblocking(true).unwrap();
-                // What the broker has made can be told from what this process would make.
+                // Marks sockets of the broker, to distinguish them from sockets of this process.
                 socket.set_tcp_user_timeout(Some(std::time::Duration::from_secs(77))).unwrap();
                 socket
             })
@@ -532,7 +540,7 @@ mod tests {
                 let (more, _) = broker.receive::<SocketRequest>().await.unwrap().unwrap();
                 let count = STOCK - LOW + 1;
                 assert_eq!(more, SocketRequest { ipv6: false, udp: false, count });
-                // The broker has none, or the kernel dropped them; then there are some again.
+                // First the broker has no sockets, or the kernel dropped them; then there are some again.
                 for errno in [Some(libc::ENFILE), None] {
                     answer(&broker, false, 0, errno);
                     let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
@@ -600,7 +608,7 @@ mod tests {
                 handed.enter().unwrap();
                 let lent = lend().unwrap();
                 answer(&broker, false, 1, None);
-                // As another thread has it, which has another namespace or none.
+                // From here on, this thread is like that of another workload, which has another namespace.
                 let own = NAMESPACE.take();
                 let domain = Domain::new(lent);
                 let outer = domain.spawn(async {
@@ -612,14 +620,14 @@ mod tests {
                         assert_eq!(timeout, Some(std::time::Duration::from_secs(77)), "not lent");
                         std::future::pending().await
                     });
-                    // Other tasks have their turn, with what is theirs.
+                    // Other tasks run in between and use their own namespace.
                     tokio::task::yield_now().await;
                     assert_eq!(addresses(), Some(vec![IpAddr::from([192, 0, 2, 1])]));
                     [inner]
                 });
                 let [inner] = outer.await.unwrap();
                 assert_eq!((addresses(), domain::domain_number()), (None, None));
-                // A panic there ends its task alone, and is counted where it was.
+                // A panic in the domain ends only its task, and counts for the domain.
                 let panicked = domain.spawn(async {
                     let panicked = spawn_contained(async {
                         let verdict = judge_panic();
@@ -645,7 +653,7 @@ mod tests {
         let (entered, is_entered) = std::sync::mpsc::channel();
         let (asked, is_asked) = std::sync::mpsc::channel();
         let (end, ends) = oneshot::channel::<()>();
-        // Both have the same address, and the last one is asked.
+        // Both threads have the same address, and the one that was added last is asked.
         let (_broker, own, _ended) = handed_at(address, false);
         LocalSet::new().block_on(&runtime(), async {
             own.enter().unwrap();
@@ -665,7 +673,7 @@ mod tests {
             assert!(host.ask(move || {
                 asked.send(std::thread::current().id() != thread).unwrap();
                 host_no_more();
-                // It is done once.
+                // The errand runs once.
                 asked.send(true).unwrap();
             }));
             assert!(is_asked.recv().unwrap() && is_asked.recv().unwrap());

@@ -17,18 +17,18 @@ use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::local::interface_addresses;
 use crate::sockets;
 
-/// How long the result of [`Shown::now`] is used. It changes when the node's agent is replaced by another version or
-/// captures with another backend.
+/// How long the result of [`Shown::now`] is used. The result changes when the node's agent is replaced by another
+/// version or captures with another backend.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// Which address applications in this network namespace see for their clients.
+/// Which address applications in this network namespace see as the address of their clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// The client's own address and port, which the kernel programs of the node's agent show.
+    /// The client's own address and port. The kernel programs of the node's agent make this possible.
     Client,
     /// The stand-in address, which the agent has routed to loopback.
     StandIn,
-    /// An address of the workload that is not loopback: no agent has prepared this namespace.
+    /// An address of the workload that is not loopback, because no agent has prepared this namespace.
     Own,
 }
 
@@ -42,7 +42,7 @@ pub struct ClientAddress {
 }
 
 impl Shown {
-    /// What the kernel can show in this namespace now.
+    /// What is possible in this network namespace now.
     #[must_use]
     pub fn now() -> Self {
         if let Some(shown) = sockets::shown() {
@@ -51,7 +51,7 @@ impl Shown {
         TcpSocket::new_v4().map_or(Self::Own, |socket| Self::by(&socket))
     }
 
-    /// What the namespace of this unconnected IPv4 socket can show. The socket cannot be used afterwards.
+    /// What is possible in the network namespace of this unconnected IPv4 socket. The socket cannot be used afterwards.
     pub(crate) fn by(socket: &TcpSocket) -> Self {
         if socket.bind((STAND_IN_V4, 0).into()).is_err() {
             Self::Own
@@ -74,13 +74,13 @@ impl Shown {
 }
 
 impl ClientAddress {
-    /// Always shows this, whatever the namespace permits, so that the kinds can be compared.
+    /// Always shows this kind of address, whatever the namespace permits, for tests that compare the kinds.
     #[must_use]
     pub fn always(shown: Shown) -> Self {
         Self { always: Some(shown), ..Self::default() }
     }
 
-    /// What applications see.
+    /// The kind of address that applications see.
     #[must_use]
     pub fn shown(&self) -> Shown {
         if let Some(always) = self.always {
@@ -142,7 +142,7 @@ impl ClientAddress {
             let _unnamed = name_client(&socket, client);
         }
         if source.is_ipv6() {
-            // The stand-in address is routed, and no interface has it.
+            // The stand-in address is local only by a route; no interface has it.
             SockRef::from(&socket).set_freebind_v6(true)?;
         }
         // connect() chooses the port, so that connections to different ports can share one.
@@ -152,7 +152,7 @@ impl ClientAddress {
     }
 }
 
-/// Tells the kernel programs for which client `socket` will connect.
+/// Informs the kernel programs for which client `socket` will connect.
 ///
 /// # Errors
 /// `ENOPROTOOPT` if there are no such programs.
@@ -176,8 +176,8 @@ fn name_client(socket: &TcpSocket, client: SocketAddr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An address of this workload in the application's family: the one to which the client connected, or else an address
-/// of any interface. It is never loopback, which applications trust.
+/// An address of this workload in the application's family: the address to which the client connected, or else an
+/// address of any interface. It is never loopback, because applications trust loopback.
 fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     let fits = |ip: &IpAddr| ip.is_ipv4() == application.is_ipv4() && !is_trusted(*ip);
     if fits(&dialled) {
@@ -191,7 +191,7 @@ fn own_address(application: SocketAddr, dialled: IpAddr) -> io::Result<IpAddr> {
     })
 }
 
-/// Loopback, or an address that cannot be bound without its interface.
+/// Whether an address is loopback, or cannot be bound without its interface.
 fn is_trusted(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_loopback() || v4 == Ipv4Addr::UNSPECIFIED,

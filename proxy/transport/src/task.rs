@@ -24,12 +24,12 @@ use tokio::task::JoinHandle;
 use crate::clock::PollTurn;
 use crate::domain;
 
-/// Panics of one thread, or domain, that are logged one by one; after these, each time that their count has
-/// doubled. Clients may be able to cause them, and must not fill the log.
+/// The first panics of a thread or domain, which are all logged. Further ones are logged each time their number has
+/// doubled, because clients may be able to cause them and must not fill the log.
 const LOGGED: u64 = 16;
 
 thread_local! {
-    /// A contained task is being polled.
+    /// Whether a contained task is being polled.
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
@@ -48,7 +48,7 @@ pub fn panics() -> u64 {
     }
 }
 
-/// Counts one more panic there; returns how many there are.
+/// Counts a panic for the current domain or thread. Returns how many there are.
 fn count_panic() -> u64 {
     let count = panics().saturating_add(1);
     match domain::current() {
@@ -61,9 +61,9 @@ fn count_panic() -> u64 {
 /// What the panic hook should do about a panic on the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicVerdict {
-    /// The panic ends its task. `log`: whether this panic is among those that are logged.
+    /// The panic ends its task.
     EndTask {
-        /// Whether to log it.
+        /// Whether this panic should be logged. Only some of many are.
         log: bool,
     },
     /// The panic must end the process.
@@ -73,7 +73,7 @@ pub enum PanicVerdict {
 /// Classifies a panic on the calling thread and counts it. The hook must call this once for each panic.
 #[must_use]
 pub fn judge_panic() -> PanicVerdict {
-    // Thread-local access fails only while the thread ends, when no task runs.
+    // Access to the thread-local value fails only while the thread ends, when no task runs.
     if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
         return PanicVerdict::EndProcess;
     }
@@ -81,8 +81,8 @@ pub fn judge_panic() -> PanicVerdict {
     PanicVerdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
 }
 
-/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a panic ends. It does
-/// nothing in release builds.
+/// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`. Tests use this to see what a panic ends. It
+/// does nothing in release builds.
 #[inline]
 #[cfg_attr(debug_assertions, expect(clippy::panic, reason = "a test asks for it"))]
 pub fn test_panic(point: &str, subject: &[u8]) {
@@ -100,7 +100,7 @@ pub fn test_panic(point: &str, subject: &[u8]) {
 }
 
 pin_project! {
-    // `None` once the future is done, so that it is dropped while the task is still contained.
+    // The future; `None` once it has completed, so that it is dropped while the task is still contained.
     struct Contained<F> {
         #[pin]
         future: Option<F>,
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Judges a panic when it is dropped, as a hook would for a panic at that point.
+    /// Calls [`judge_panic`] when it is dropped, as the panic hook would at that point.
     struct Judged(Option<oneshot::Sender<PanicVerdict>>);
 
     impl Drop for Judged {
@@ -171,7 +171,7 @@ mod tests {
             });
             assert_eq!(plain.await.unwrap(), PanicVerdict::EndProcess);
             contained.await.unwrap();
-            // Its variables were dropped as a part of it.
+            // The task's variables were dropped while the task still counted as contained.
             assert_eq!(dropped.await.unwrap(), PanicVerdict::EndTask { log: false });
             assert_eq!(panics(), 41);
             assert_eq!(judge_panic(), PanicVerdict::EndProcess);

@@ -1,5 +1,5 @@
-//! Finds out whether the program at the other end has read any byte of a request whose connection broke, and whether it
-//! has accepted the connection.
+//! Finds out, after a connection broke, whether the program at the other end has read any byte of the request. Also
+//! finds out whether it has accepted a connection.
 #![expect(unsafe_code, reason = "no crate in use reads SIOCOUTQ of a socket")]
 
 use std::io;
@@ -17,29 +17,29 @@ use tokio::time::{sleep, timeout};
 use crate::destroyed::{self, DestroyedSockets};
 use crate::{Io, diag};
 
-/// Longest wait for the kernel's information about a connection that broke. If the end of the stream was read, a reset
-/// may follow, which depends on a system call of the application. The message that the socket was destroyed depends on
-/// a task of the kernel. Both may be late on a busy machine.
+/// How long to wait for the kernel's information about a connection that broke. If the end of the stream was read, a
+/// reset may follow, which depends on a system call of the application. The message that the socket was destroyed
+/// depends on a task of the kernel. Both may be late on a busy machine.
 const PROOF_WAIT: Duration = Duration::from_millis(100);
 /// How often the reset is checked. There may be no event to wait for, because the reset may have arrived together with
 /// the end.
 const RESET_LOOK: Duration = Duration::from_millis(1);
 
-/// Longest wait until an application accepts a connection. A request that is written before then would wait there just
-/// as long.
+/// How long to wait until an application accepts a connection. A request that is written before that would wait just as
+/// long.
 const ACCEPT_WAIT: Duration = Duration::from_secs(1);
 /// How often the kernel is queried (4 us each time).
 const ACCEPT_LOOK: Duration = Duration::from_millis(1);
 
-/// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h.
+/// The states `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h.
 const CONNECTED: [u8; 2] = [1, 8];
-/// `TCP_SYN_RECV` and `TCP_LISTEN` of net/tcp_states.h: the kernel is still processing the last packet of the
-/// handshake.
+/// The states `TCP_SYN_RECV` and `TCP_LISTEN` of net/tcp_states.h, which mean that the kernel is still processing the
+/// last packet of the handshake.
 const CONNECTING: [u8; 2] = [3, 10];
-/// Longest wait for the end of the handshake. A connection that stays in SYN_RECV is accepted with its first bytes
-/// (`TCP_DEFER_ACCEPT`).
+/// How long to wait for the end of the handshake. A connection that stays in SYN_RECV is accepted when its first bytes
+/// arrive (`TCP_DEFER_ACCEPT`).
 const HANDSHAKE_WAIT: Duration = Duration::from_millis(20);
-/// Longest wait for a connection that the kernel does not list, for example while it moves the connection from one
+/// How long to wait for a connection that the kernel does not list, for example while it moves the connection from one
 /// table to another.
 const UNKNOWN_WAIT: Duration = Duration::from_millis(1);
 
@@ -50,12 +50,12 @@ pub struct Counted {
     /// The addresses of the other socket and of this one, if destroyed sockets are followed.
     ends: Option<(SocketAddr, SocketAddr)>,
     made: Instant,
-    /// Bytes written before the current request, and for it.
+    /// How many bytes were written before the current request, and how many for it.
     before: u64,
     written: u64,
-    /// The end of the other side's stream has been read.
+    /// Whether the end of the other side's stream has been read.
     ended: bool,
-    /// A write or a read has failed with a reset that was not preceded by an end.
+    /// Whether a write or a read has failed with a reset that was not preceded by an end.
     reset: bool,
 }
 
@@ -78,7 +78,7 @@ impl Counted {
         Self { stream, ends, made: Instant::now(), before, written, ended: false, reset: false }
     }
 
-    /// Begins a new request: everything written before has been answered.
+    /// Begins a new request. All bytes that were written before have been answered.
     pub fn begin(&mut self) {
         self.before = self.before.saturating_add(self.written);
         self.written = 0;
@@ -127,7 +127,7 @@ impl Counted {
         {
             return if read <= self.before { Proof::Unread } else { Proof::Missing };
         }
-        // After a reset the kernel no longer has the peer's address (ENOTCONN).
+        // If the connection was reset, the kernel no longer has the peer's address (ENOTCONN).
         let was_reset = self.reset || self.stream.peer_addr().is_err();
         let none_came = unacknowledged(&self.stream) == Some(self.written);
         if self.ended && !self.reset && none_came && self.written > 0 {
@@ -159,7 +159,7 @@ pub async fn accepted(stream: &TcpStream) -> bool {
                 Ok(Some(_)) | Err(_) => false,
             };
             if !is_waiting {
-                // It may have been reset between the two queries.
+                // The connection may have been reset between the two queries.
                 return stream.peer_addr().is_ok();
             }
             sleep(ACCEPT_LOOK).await;
@@ -168,11 +168,11 @@ pub async fn accepted(stream: &TcpStream) -> bool {
     timeout(ACCEPT_WAIT, waiting).await.unwrap_or(true)
 }
 
-/// Bytes that were written and are not acknowledged.
+/// How many bytes were written and are not acknowledged.
 fn unacknowledged(stream: &TcpStream) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ (of a socket SIOCOUTQ, tcp(7)) writes one int, to which the pointer is valid for the
-    // call; the descriptor is open as long as `stream` is borrowed.
+    // SAFETY: for a socket, TIOCOUTQ is SIOCOUTQ (tcp(7)) and writes one int. The pointer to it is valid for the call,
+    // and the descriptor is open as long as `stream` is borrowed.
     let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     (done == 0).then_some(bytes).and_then(|bytes| u64::try_from(bytes).ok())
 }
@@ -251,7 +251,7 @@ impl Counted {
     }
 }
 
-/// Whether the error is anything but EPIPE, which means that the end had arrived before.
+/// Whether the error is not EPIPE. EPIPE means that the end had arrived before the reset.
 fn is_reset(error: &io::Error) -> bool {
     error.kind() != io::ErrorKind::BrokenPipe
 }

@@ -1,4 +1,4 @@
-//! Work for a client that ends when the client leaves.
+//! Work for a client, which ends when the client leaves.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,5 +1,5 @@
-//! Listeners that replace each other under load. This test has a program of its own: the kernel announces each
-//! destroyed socket to the tests of this crate that follow them, and would be late with so many sockets.
+//! Listeners that replace each other under load. This is a test binary of its own: the kernel announces each destroyed
+//! socket to the tests of this crate that follow the announcements, and with so many sockets they would be late.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use leno_transport::Listener;
 use tokio::net::TcpStream;
 
-/// Earlier, the kernel reset connections whose handshake was completed at the moment when a listener was closed.
+/// Regression: the kernel reset connections whose handshake was completed at the moment when a listener was closed.
 #[tokio::test]
 async fn listeners_that_follow_each_other_lose_no_connection() {
     const SUCCESSIONS: usize = 40;

@@ -1,31 +1,31 @@
-//! Conditions on the time of a client's certificate.
+//! Conditions on the validity of a client's certificate.
 
 use std::time::Duration;
 
 use leno_types::authorization::{CertificateMatch, CertificateValidity};
 
-/// The client's certificate at a time.
+/// A client's certificate, and the current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CertificateView {
-    /// When it holds.
+    /// The validity of the certificate.
     pub validity: CertificateValidity,
-    /// Now, in seconds of Unix time.
+    /// The current time, in seconds of Unix time.
     pub now_s: i64,
 }
 
 impl CertificateView {
-    /// Seconds since it began to hold.
+    /// Seconds since the certificate became valid.
     fn age(&self) -> u64 {
         seconds(self.now_s.saturating_sub(self.validity.not_before_s))
     }
 
-    /// Seconds that it still holds.
+    /// Seconds until the certificate expires.
     fn left(&self) -> u64 {
         seconds(self.validity.not_after_s.saturating_sub(self.now_s))
     }
 }
 
-/// Whether a certificate fulfils a condition. Without a certificate only the empty one is fulfilled.
+/// Whether a certificate fulfils a condition. Without a certificate, only the empty condition is fulfilled.
 pub(super) fn matches(condition: &CertificateMatch, certificate: Option<CertificateView>) -> bool {
     let CertificateMatch { max_age, min_age, min_left, max_left } = condition;
     let Some(certificate) = certificate else { return is_empty(condition) };
@@ -41,12 +41,12 @@ pub(super) fn matches(condition: &CertificateMatch, certificate: Option<Certific
         && fits(max_left, at_most, left)
 }
 
-/// Whether it requires nothing.
+/// Whether the condition requires nothing.
 pub(super) fn is_empty(condition: &CertificateMatch) -> bool {
     *condition == CertificateMatch::default()
 }
 
-/// The first second after now at which the certificate may fulfil another part of the condition than now.
+/// The next second at which the result of some part of the condition changes.
 pub(super) fn next_change(
     condition: &CertificateMatch,
     certificate: CertificateView,
@@ -66,7 +66,7 @@ pub(super) fn next_change(
     changes.into_iter().flatten().filter(|change| *change > now_s).min()
 }
 
-/// A time that has not begun is none: clocks differ.
+/// Negative times count as zero, because clocks differ.
 fn seconds(time: i64) -> u64 {
     u64::try_from(time).unwrap_or_default()
 }
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert!(!matches(&condition, None) && matches(&condition, Some(at(1_500))));
         }
-        // A clock that is behind.
+        // A clock that is slow.
         assert!(matches(&CertificateMatch { max_age: hour, ..none }, Some(at(0))));
     }
 }

@@ -13,7 +13,7 @@ use leno_types::tokens::ClaimMatch;
 use super::paths::PathTable;
 use super::{AuthorizationTable, CompiledPolicy, Entry, PolicyIndex, RequestConditions};
 
-/// The distinct values of one kind, each with its position.
+/// The distinct values of one kind, and the position of each.
 struct Interned<T>(HashMap<T, u32>, Vec<T>);
 
 impl<T: Clone + Eq + Hash> Interned<T> {
@@ -43,7 +43,7 @@ struct Compiler {
 }
 
 impl AuthorizationTable {
-    /// Compiles what a workload of this namespace permits.
+    /// Compiles the policies of a workload in this namespace.
     #[must_use]
     pub fn new(authorization: &Authorization, namespace: &str) -> Self {
         let Authorization { policies, default, paths, trust_domain, unusable } = authorization;
@@ -100,7 +100,7 @@ impl Compiler {
         }
     }
 
-    /// A condition whose paths are of both kinds makes one entry of each kind.
+    /// A condition with paths of both kinds becomes one entry for each kind.
     fn request(
         &mut self,
         (index, policy): (PolicyIndex, &AuthorizationPolicy),
@@ -141,7 +141,7 @@ impl Compiler {
         }
     }
 
-    /// What a condition requires besides its paths.
+    /// The conditions besides the paths.
     fn conditions(
         &mut self,
         action: Action,
@@ -170,7 +170,7 @@ impl Compiler {
     }
 }
 
-/// The headers that policies set.
+/// The headers that only policies may set.
 fn owned_headers(policies: &[AuthorizationPolicy]) -> Vec<(PolicyIndex, Arc<str>)> {
     let names = |(index, policy): (usize, &AuthorizationPolicy)| {
         let answered = policy.external.iter().flat_map(|external| external.on_request.iter());

@@ -9,19 +9,18 @@ use leno_types::authorization::{
 use super::header::is_spelling;
 use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex, certificate};
 
-/// What the policies leave to be decided for one connection.
+/// The policies as evaluated for one connection, with the conditions that remain to be checked for each request.
 #[derive(Debug, Default)]
 pub struct ConnectionRules {
-    /// One bit for each entry that matches the client and the port, and requires something of
-    /// requests or of TLS.
+    /// One bit for each entry that matches the client and the port, and has conditions on requests or on TLS.
     matching: Box<[u64]>,
-    /// The entries of `matching` that require no path, ascending.
+    /// The entries of `matching` without a condition on the path, ascending.
     pub(super) pathless: Box<[u32]>,
-    /// The deny policy that denies everything.
+    /// A deny policy that denies all requests of the connection.
     pub(super) denied: Option<PolicyIndex>,
-    /// The allow policy that permits everything.
+    /// An allow policy that permits all requests of the connection.
     pub(super) allowed: Option<PolicyIndex>,
-    /// The audit and external policies that match everything.
+    /// The audit and external policies that match all requests of the connection.
     pub(super) audited: Box<[PolicyIndex]>,
     /// Whether an allow policy selects the port.
     pub(super) is_selected: bool,
@@ -29,32 +28,33 @@ pub struct ConnectionRules {
     pub(super) is_default: bool,
     /// Whether the decision depends on the path.
     pub(super) reads_path: bool,
-    /// Whether an entry requires a host.
+    /// Whether an entry has a condition on the host.
     pub(super) reads_host: bool,
-    /// Whether an entry requires a method.
+    /// Whether an entry has a condition on the method.
     pub(super) reads_method: bool,
-    /// Positions of the table's headers that policies of the port set, and no client.
+    /// Positions in the table's headers of conditions on headers that only policies of the port may set.
     pub(super) owned: Box<[u32]>,
-    /// Whether addresses of the client that are unknown could change the rules.
+    /// Whether unknown addresses of the client could change the rules.
     lacks_addresses: bool,
-    /// Whether they depend on the time of the client's certificate.
+    /// Whether the rules depend on the validity of the client's certificate.
     reads_certificate: bool,
-    /// When that may change them, in seconds of Unix time.
+    /// The next time at which the certificate's age may change the rules, in seconds of Unix time.
     until_s: Option<i64>,
 }
 
-/// For each of the table's values of `from`, whether a client matches it.
+/// For each value of `from` in the table, whether a client matches it.
 pub(super) struct MatchingClients {
     certain: Vec<bool>,
-    /// The same for deny and external rules, where this differs: addresses of the client, or the times of its certificate,
-    /// are unknown.
+    /// Like `certain`, but for deny and external rules: unknown addresses and an unknown validity of the certificate
+    /// count as a match. `None` if both are known.
     possible: Option<Vec<bool>>,
-    /// The same for audit rules, where the times are unknown.
+    /// Like `certain`, but for audit rules: an unknown validity of the certificate counts as a match. `None` if it is
+    /// known.
     audited: Option<Vec<bool>>,
 }
 
 impl MatchingClients {
-    /// Whether an entry is for the client.
+    /// Whether an entry applies to the client.
     pub(super) fn has(&self, entry: &Entry) -> bool {
         let of_action = match (entry.action, &self.possible) {
             (Action::Deny | Action::External, Some(possible)) => possible,
@@ -67,19 +67,21 @@ impl MatchingClients {
 }
 
 impl ConnectionRules {
-    /// Whether the client's other addresses could change the rules, and are unknown.
+    /// Whether other addresses of the client could change the rules, and are unknown.
     #[must_use]
     pub fn lacks_addresses(&self) -> bool {
         self.lacks_addresses
     }
 
-    /// Whether they depend on the time of the client's certificate, so that another one may change them.
+    /// Whether the rules depend on the validity of the client's certificate, so that another certificate may change
+    /// them.
     #[must_use]
     pub fn reads_certificate(&self) -> bool {
         self.reads_certificate
     }
 
-    /// The second of Unix time from which on they no longer hold, because the certificate has another age.
+    /// From this second of Unix time on, the rules may differ, because the certificate's age passes a limit of a
+    /// condition.
     #[must_use]
     pub fn until_s(&self) -> Option<i64> {
         self.until_s
@@ -92,7 +94,7 @@ impl ConnectionRules {
 }
 
 impl AuthorizationTable {
-    /// Evaluates everything that does not depend on requests.
+    /// Evaluates the parts of the policies that do not depend on requests.
     #[must_use]
     pub fn connection(&self, client: &ConnectionView<'_>) -> ConnectionRules {
         let clients = self.matching_clients(client);
@@ -135,7 +137,7 @@ impl AuthorizationTable {
         rules
     }
 
-    /// The conditions on headers that no client of a port fulfils, because policies set the header.
+    /// The conditions on headers that a client of a port cannot fulfil, because only policies may set the headers.
     fn owned_conditions(&self, port: u16) -> Box<[u32]> {
         let is_owned = |condition: &HeaderMatch| {
             self.owned(port).any(|(_, own)| is_spelling(&condition.name, own))
@@ -144,10 +146,11 @@ impl AuthorizationTable {
         conditions.map(|(_, at)| at).collect()
     }
 
-    /// Which values of `from` the client matches.
+    /// Which of the table's values of `from` the client matches.
     pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> MatchingClients {
         let id = client.identity.map(ToString::to_string);
-        // The certificate of a client that has an identity is unknown where the proxy cannot tell its times.
+        // A client with an identity has a certificate. If it is missing here, the proxy does not know the certificate's
+        // validity.
         let lacks_times = client.identity.is_some() && client.certificate.is_none();
         let matching = |is_denial: bool, is_time: bool| -> Vec<bool> {
             let is_in = |blocks: &[IpBlock]| is_in(blocks, client, is_denial);
@@ -165,7 +168,7 @@ impl AuthorizationTable {
         MatchingClients { certain: matching(false, false), possible, audited }
     }
 
-    /// Whether blocks of the family that the client's known address is not of could match it.
+    /// Whether a client's unknown address could be in a block of the other address family.
     fn lacks_addresses(&self, client: &ConnectionView<'_>) -> bool {
         let reads = |at: u32| {
             let of = self.clients.get(at as usize);
@@ -178,7 +181,7 @@ impl AuthorizationTable {
                 .any(|entry| entry.is_for(client.port) && entry.clients.is_some_and(reads))
     }
 
-    /// Whether, and until when, the rules depend on the client's certificate.
+    /// Determines whether the rules depend on the client's certificate, and until when their result is valid.
     fn certificates(&self, client: &ConnectionView<'_>, rules: &mut ConnectionRules) {
         let Some(shown) = client.certificate else { return };
         let sets = self.entries.iter().filter(|entry| entry.is_for(client.port));
@@ -191,8 +194,8 @@ impl AuthorizationTable {
         }
     }
 
-    /// Whether the decision on requests depends on their path. An allow rule's path means nothing
-    /// where another one permits everything.
+    /// Whether the decision on requests depends on their path. The paths of allow rules do not matter if another rule
+    /// permits everything.
     fn depends_on_path(&self, rules: &ConnectionRules) -> bool {
         if rules.denied.is_some() {
             return false;
@@ -220,13 +223,14 @@ impl AuthorizationTable {
         }
     }
 
-    /// Clients of a federated trust domain have identities, too.
+    /// Whether an identity belongs to the mesh's own trust domain. Clients of federated trust domains have identities,
+    /// too.
     fn is_of_mesh(&self, identity: &Identity) -> bool {
         *identity.trust_domain().as_str() == *self.trust_domain
     }
 }
 
-/// Whether an address of the client is in one of the blocks. `is_denial`: or may be.
+/// Whether an address of the client is in one of the blocks. With `is_denial`, also if it may be.
 fn is_in(blocks: &[IpBlock], client: &ConnectionView<'_>, is_denial: bool) -> bool {
     let has = |address| blocks.iter().any(|block| block.contains(address));
     has(client.address)
@@ -236,12 +240,12 @@ fn is_in(blocks: &[IpBlock], client: &ConnectionView<'_>, is_denial: bool) -> bo
         }
 }
 
-/// Whether a block is of the family that the client does not connect over.
+/// Whether a block has another address family than the client's address.
 fn has_other_family(blocks: &[IpBlock], client: &ConnectionView<'_>) -> bool {
     blocks.iter().any(|block| block.cidr.address().is_ipv4() != client.address.is_ipv4())
 }
 
-/// Whether a client fulfils a condition. `id`: its identity as text.
+/// Whether a client fulfils a condition. `id` is the client's identity as text.
 fn matches(
     condition: &ClientMatch,
     (client, id): (&ConnectionView<'_>, Option<&str>),

@@ -1,4 +1,4 @@
-//! The decision on one request, or on one connection that is relayed as bytes.
+//! The decision about one request, or about one connection that is relayed as bytes.
 #![expect(clippy::indexing_slicing, reason = "there are two kinds of answers")]
 
 use leno_types::authorization::Action;
@@ -11,33 +11,34 @@ use super::{
     Entry, PolicyIndex, ServerNameView, host,
 };
 
-/// How many conditions on headers are evaluated once per request; further ones each time.
+/// For how many conditions on headers the result is remembered during a request; further conditions are evaluated each
+/// time.
 const REMEMBERED: u32 = 64;
 
 /// The audit and external policies that match a request; few do.
 type Audited = SmallVec<[PolicyIndex; 4]>;
 
-/// What conditions refer to, found once per request.
+/// The parts of a request that conditions refer to, found once per request.
 struct Facts<'t, 'r, R> {
     table: &'t AuthorizationTable,
     request: &'r R,
-    /// Positions of conditions on headers that clients cannot set.
+    /// The positions of conditions on headers that clients cannot set.
     owned: &'t [u32],
     path: Option<&'r [u8]>,
     host: &'r str,
-    /// Positions in the table.
+    /// Positions in the table's methods.
     method: Option<u32>,
     method_in_any_case: Option<u32>,
     known_host: Option<u32>,
-    /// For the first conditions on headers: whether they were evaluated, for any line and for all
-    /// lines, and the results.
+    /// For the first conditions on headers, as bits: whether they were evaluated, for any line and for all lines, and
+    /// with which result.
     evaluated: [u64; 2],
     results: [u64; 2],
 }
 
 impl AuthorizationTable {
-    /// Decides on a request. `noted` is called with each audit policy that matches it, and with each external
-    /// one, whose authorizer decides on it if it is permitted.
+    /// Decides about a request. `noted` is called with each audit policy that matches it. It is also called with each
+    /// external policy that matches it, whose authorizer decides if the request is permitted.
     pub fn decide<R: AuthorizationRequest>(
         &self,
         rules: &ConnectionRules,
@@ -75,7 +76,7 @@ impl AuthorizationTable {
                     see(at);
                 }
             }),
-            // Some server may read a path that an audit rule is for.
+            // Some servers may read the path as one that an audit rule names.
             Err(_) => self.each_audit_of_paths(rules, see),
         }
         also.into_iter().for_each(&mut noted);
@@ -88,7 +89,7 @@ impl AuthorizationTable {
         }
     }
 
-    /// Calls `see` with the entries of audit rules that require a path, whatever it is.
+    /// Calls `see` with the entries of audit rules that have a condition on the path, whatever the path is.
     fn each_audit_of_paths(&self, rules: &ConnectionRules, see: impl FnMut(u32)) {
         let is_wanted = |entry: &Entry, at: u32| {
             entry.action == Action::Audit && entry.request.has_paths && rules.matches(at)
@@ -97,9 +98,9 @@ impl AuthorizationTable {
         entries.map(|(_, at)| at).for_each(see);
     }
 
-    /// Decides on a connection that is relayed as bytes. A deny rule that requires something of
-    /// requests matches it, because nothing shows that it does not; such an allow rule does not. One that
-    /// an external rule may be for is denied, because an authorizer decides on requests.
+    /// Decides on a connection that is relayed as bytes. A deny rule with conditions on requests matches, because
+    /// nothing shows that its conditions are not fulfilled; an allow rule with such conditions does not match. If an
+    /// external rule may match, the connection is denied, because an authorizer decides only on requests.
     pub fn decide_opaque(
         &self,
         rules: &ConnectionRules,
@@ -156,7 +157,7 @@ impl AuthorizationTable {
 }
 
 impl ConnectionRules {
-    /// The decision where no deny rule matches.
+    /// The decision if no deny rule matches.
     pub(super) fn concluded(&self, allowed: Option<PolicyIndex>) -> AuthorizationDecision {
         match allowed {
             Some(policy) => AuthorizationDecision::Permitted(Some(policy)),
@@ -198,15 +199,15 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         }
     }
 
-    /// Whether the request fulfils what an entry requires, besides paths of the table.
+    /// Whether the request fulfils the conditions of an entry, besides those on the path.
     fn fulfil(&mut self, entry: &Entry) -> bool {
         let conditions = &entry.request;
         if !conditions.server_names.is_empty() {
-            // A connection that carries requests has no TLS of the application.
+            // A connection with plaintext requests carries no TLS of the application.
             return false;
         }
         let is_any = |list: &[u32], one: Option<u32>| one.is_some_and(|one| list.contains(&one));
-        // Methods are case-sensitive (RFC 9110 section 9.1), and some servers raise them all the same.
+        // Methods are case-sensitive (RFC 9110 section 9.1), but some servers convert them to upper case.
         let method = match entry.action {
             Action::Allow => self.method,
             Action::Deny | Action::Audit | Action::External => self.method_in_any_case,
@@ -226,14 +227,15 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         }
         let of_all = entry.action == Action::Allow;
         let fits = conditions.headers.iter().all(|at| self.header(*at, of_all));
-        // Last, as it may have a signature verified.
+        // Checked last, because this may verify a signature.
         fits && conditions
             .token
             .as_ref()
             .is_none_or(|claims| self.request.has_token(entry.policy, claims))
     }
 
-    /// An ambiguous path may be that of any call: a deny rule then denies by the ambiguity.
+    /// Whether the request is a call of this gRPC method. An ambiguous path may be any call; deny rules need not match
+    /// it, because the ambiguity itself denies the request.
     fn is_call_of(&self, action: Action, method: &str) -> bool {
         match self.path {
             Some(path) => is_call_of(path, method),
@@ -260,7 +262,7 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
     }
 }
 
-/// Whether a request fulfils what an entry requires, besides paths of the table.
+/// Whether a request fulfils the conditions of an entry, besides those on the path.
 pub(super) fn fulfils<R: AuthorizationRequest>(
     (table, rules): (&AuthorizationTable, &ConnectionRules),
     request: &R,
@@ -270,7 +272,7 @@ pub(super) fn fulfils<R: AuthorizationRequest>(
     Facts::new(table, rules, request, path).fulfil(entry)
 }
 
-/// Whether a path is `/service/method`.
+/// Whether a path has the form `/service/method` and names this method.
 fn is_call_of(path: &[u8], method: &str) -> bool {
     let mut segments = path.split(|byte| *byte == b'/');
     segments.next() == Some(b"")

@@ -1,4 +1,4 @@
-//! What each policy has to do with a client and its request, for people. Proxies do not need it.
+//! Explains to users how far each policy matches a client and its request. Proxies do not need it.
 
 use super::path::{self, Decoded};
 use super::{
@@ -6,34 +6,34 @@ use super::{
     ConnectionView, Denial, Entry, decide,
 };
 
-/// What a policy has to do with a client, or with a request of it. The more of it matches, the greater.
+/// How far a policy matches a client, or a request of it. The greater the value, the more of the policy matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyMatch {
-    /// It is for other ports.
+    /// The policy is for other ports.
     OtherPorts,
-    /// No rule of it is for the client.
+    /// No rule of the policy is for the client.
     OtherClients,
-    /// Rules are for the client, and none is for the request.
+    /// The policy has rules for the client, but none matches the request.
     OtherRequests,
-    /// A rule for the client depends on the path, which servers do not read alike.
+    /// A rule for the client depends on the path, and servers do not agree on how to read the path.
     AmbiguousPath,
-    /// It matches some requests of the client, and no request was given.
+    /// The policy matches some requests of the client; no request was given.
     SomeRequests,
-    /// It matches.
+    /// The policy matches.
     Matches,
 }
 
-/// A client before policies.
+/// How the policies match a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExaminedClient {
-    /// One for each policy of the table, by position.
+    /// The result of each policy of the table, by position.
     pub policies: Vec<PolicyMatch>,
-    /// The decision on requests that match no condition on requests.
+    /// The decision on requests that match none of the conditions on requests.
     pub otherwise: AuthorizationDecision,
 }
 
 impl AuthorizationTable {
-    /// What each policy has to do with a client, and with its request if there is one.
+    /// How far each policy matches a client, and its request if there is one.
     #[must_use]
     pub fn examine<R: AuthorizationRequest>(
         &self,
@@ -67,7 +67,7 @@ impl AuthorizationTable {
                 false => PolicyMatch::OtherRequests,
             }
         };
-        // Without entries a policy matches no client of its ports.
+        // A policy without entries matches no client of its ports.
         let of_ports = |policy: &CompiledPolicy| match &policy.ports {
             Some(ports) if !ports.contains(&client.port) => PolicyMatch::OtherPorts,
             _ => PolicyMatch::OtherClients,

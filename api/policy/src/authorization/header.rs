@@ -1,13 +1,13 @@
-//! Headers: of requests, and of conditions.
+//! Headers of requests, and conditions on headers.
 //!
-//! CGI, WSGI, PHP and others pass headers on as variables, in whose names everything besides letters
-//! and digits is an underscore: `x-role` and `x_role` are one to them.
+//! CGI, WSGI, PHP and others pass headers on as variables, in whose names every character besides letters and digits
+//! becomes an underscore. For these, `x-role` and `x_role` are the same header.
 
 use leno_types::authorization::HeaderMatch;
 
 use super::AuthorizationRequest;
 
-/// Whether some server takes one name for the other.
+/// Whether some servers treat the two names as the same header.
 #[must_use]
 pub fn is_spelling(name: &str, given: &str) -> bool {
     let folded = |byte: u8| match byte {
@@ -19,8 +19,8 @@ pub fn is_spelling(name: &str, given: &str) -> bool {
 
 /// Whether a request fulfils a condition.
 ///
-/// `of_all`: each line must, and no line may be spelled otherwise, since nothing shows which of them the
-/// server believes. Else any line of any spelling is enough.
+/// If `of_all` is true, each line must fulfil it, and no line may have another spelling of the name, because it is not
+/// known which of them the server uses. Otherwise any line with any spelling is enough.
 pub(super) fn has_header(
     request: &impl AuthorizationRequest,
     HeaderMatch { name, values }: &HeaderMatch,

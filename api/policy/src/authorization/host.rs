@@ -1,4 +1,4 @@
-//! Hosts: of requests, of TLS, and of conditions.
+//! Hosts of requests and of TLS, and conditions on hosts.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ pub(super) fn compare(condition: &str, host: &str) -> Ordering {
     condition.bytes().cmp(host)
 }
 
-/// Whether a host ends in `.example.com`, ignoring case, and has more before it.
+/// Whether a host ends in an ending such as `.example.com`, ignoring case, and has something before it.
 pub(super) fn ends_with(host: &str, ending: &str) -> bool {
     let Some(at) = host.len().checked_sub(ending.len()).filter(|at| *at > 0) else {
         return false;
@@ -25,7 +25,7 @@ pub(super) fn ends_with(host: &str, ending: &str) -> bool {
     host.as_bytes().get(at..).is_some_and(|end| end.eq_ignore_ascii_case(ending.as_bytes()))
 }
 
-/// Whether a condition, with a wildcard or without, matches a host.
+/// Whether a condition, with or without a wildcard, matches a host.
 pub(super) fn matches(condition: &str, host: &str) -> bool {
     match condition.strip_prefix('*') {
         Some(ending) => ends_with(host, ending),

@@ -1,4 +1,5 @@
-//! The canonical form of a path: of one that all servers read alike, or as the application is declared to read it.
+//! The canonical form of a path: for paths that all servers read in the same way, or as the application is declared to
+//! read them.
 #![expect(clippy::arithmetic_side_effects, reason = "a length within the path")]
 
 use std::fmt;
@@ -6,37 +7,38 @@ use std::fmt;
 use leno_types::authorization::PathReading;
 use smallvec::SmallVec;
 
-/// Where a path without escapes is written.
+/// The buffer for a path without escapes.
 pub(super) type Decoded = SmallVec<[u8; 256]>;
 
-/// Why servers do not read a path alike.
+/// Why servers do not all read a path in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AmbiguousPath {
-    /// It begins without a slash.
+    /// The path does not begin with a slash.
     NoSlash,
-    /// `%` without two hexadecimal digits.
+    /// There is a `%` without two hexadecimal digits.
     Escape,
-    /// `%2F`: a slash to some.
+    /// The path contains `%2F`, which some servers decode to a slash.
     EncodedSlash,
-    /// `%25` before two digits: an escape to those that decode twice.
+    /// The path contains `%25` before two digits, which servers that decode twice read as an escape.
     DoubleEncoding,
-    /// `\` or `%5C`: a slash to some.
+    /// The path contains `\` or `%5C`, which some servers read as a slash.
     Backslash,
-    /// A segment `.` or `..`.
+    /// A segment is `.` or `..`.
     DotSegment,
-    /// `//`: one slash to some.
+    /// The path contains `//`, which some servers read as a single slash.
     EmptySegment,
-    /// `;`: the end of the segment to some.
+    /// The path contains `;`, at which the segment ends for some servers.
     Parameter,
-    /// `#` or `%23`: the end of the path to some.
+    /// The path contains `#` or `%23`, at which the path ends for some servers.
     Fragment,
-    /// `%3F`: the end of the path to servers that decode it, and pass it on as it is then.
+    /// The path contains `%3F`. A server that decodes it and forwards the result makes the path end there for the next
+    /// server.
     EncodedQuery,
-    /// White space, such as `%20`: the end of the path to some; others remove it.
+    /// The path contains white space, such as `%20`, at which the path ends for some servers; others remove it.
     Space,
-    /// A control character.
+    /// There is a control character.
     Control,
-    /// Bytes that are not UTF-8, such as overlong forms of a slash.
+    /// There are bytes that are not UTF-8, such as an overlong form of a slash.
     Encoding,
 }
 
@@ -60,10 +62,10 @@ impl fmt::Display for AmbiguousPath {
     }
 }
 
-/// The path without escapes. `*`, which stands for no path, stays.
+/// The path without escapes. `*`, which stands for no path, is unchanged.
 ///
 /// # Errors
-/// Why servers that read paths so do not read it alike.
+/// Why servers with this reading do not all read the path in the same way.
 pub(super) fn canonical<'p>(
     path: &'p [u8],
     decoded: &'p mut Decoded,
@@ -91,12 +93,12 @@ pub(super) fn canonical<'p>(
     Ok(&decoded[..])
 }
 
-/// A path that was checked without several slashes in a row, and without segments `.` and `..`.
+/// Removes repeated slashes, and segments `.` and `..`, from a checked path.
 ///
 /// # Errors
-/// When `..` leads above the root, which some servers refuse and others do not; when it follows an empty segment, which
-/// is what it removes if it is resolved before slashes are merged; and at a last segment `.` or `..` below
-/// another one, after which a slash stays with some.
+/// If `..` leads above the root, which only some servers refuse. If `..` follows an empty segment: a server that
+/// resolves `..` before it merges slashes removes that segment. If the last segment is `.` or `..` below another
+/// segment: only some servers leave a slash at the end.
 fn normalised(path: &[u8]) -> Result<Decoded, AmbiguousPath> {
     let mut kept: SmallVec<[&[u8]; 16]> = SmallVec::new();
     let mut segments = path.split(|byte| *byte == b'/').skip(1).peekable();
@@ -129,24 +131,25 @@ fn normalised(path: &[u8]) -> Result<Decoded, AmbiguousPath> {
     Ok(read)
 }
 
-/// The path as policies name it, without escapes.
+/// The path in the form that policies use, without escapes.
 ///
 /// # Errors
-/// Why servers that read paths so do not read it alike.
+/// Why servers with this reading do not all read the path in the same way.
 pub fn canonical_path(path: &[u8], reading: PathReading) -> Result<String, AmbiguousPath> {
     let mut buffer = Decoded::new();
     let path = canonical(path, &mut buffer, reading)?;
     String::from_utf8(path.to_vec()).map_err(|_| AmbiguousPath::Encoding)
 }
 
-/// Why servers do not read a path alike; `None` if they do.
+/// Why servers do not all read a path in the same way; `None` if they do.
 #[must_use]
 pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {
     canonical(path, &mut Decoded::new(), PathReading::default()).err()
 }
 
-/// Writes a path without escapes, and returns how the result is read: an application that does not declare all steps
-/// may decode after them, so that neither dots nor slashes that were escaped take part in one.
+/// Writes a path without escapes, and returns how the result must be read. An application that does not declare all
+/// steps may decode the path only after those steps. So if dots or slashes were escaped, the steps for them do not
+/// apply.
 fn decode(
     path: &[u8],
     decoded: &mut Decoded,
@@ -174,7 +177,7 @@ fn decode(
         }
         decoded.push(byte);
     }
-    // `%u002f` is a slash to servers with that old form of escapes.
+    // `%u002f` is a slash for servers that support this old form of escapes.
     let is_escape = |three: &[u8]| match three {
         [b'%', b'u' | b'U', _] => true,
         [b'%', high, low] => digit(*high).is_some() && digit(*low).is_some(),
@@ -228,10 +231,10 @@ fn check(path: &[u8], reading: PathReading) -> Result<(), AmbiguousPath> {
     ends(length, dots, reading)
 }
 
-/// Checks the characters beyond ASCII of a path. Languages remove white space of Unicode from the ends
-/// of texts, and a byte that is no character may become one that is.
+/// Checks the non-ASCII characters of a path. Some languages strip Unicode white space from the ends of texts, and
+/// bytes that are not valid UTF-8 may be replaced by a character.
 fn check_characters(path: &[u8]) -> Result<(), AmbiguousPath> {
-    /// White space to JavaScript alone.
+    /// Only JavaScript treats this as white space.
     const BYTE_ORDER_MARK: char = '\u{feff}';
     let text = std::str::from_utf8(path).map_err(|_| AmbiguousPath::Encoding)?;
     for character in text.chars().filter(|character| !character.is_ascii()) {
@@ -245,7 +248,7 @@ fn check_characters(path: &[u8]) -> Result<(), AmbiguousPath> {
     Ok(())
 }
 
-/// Checks a segment of this length; `dots`: it has only dots.
+/// Checks a segment of this length at its end. `dots` says that it consists of dots.
 fn ends(length: usize, dots: bool, reading: PathReading) -> Result<(), AmbiguousPath> {
     let is_dots = dots && (1..=2).contains(&length);
     if is_dots && !reading.resolves_dots { Err(AmbiguousPath::DotSegment) } else { Ok(()) }

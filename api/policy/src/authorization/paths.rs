@@ -1,8 +1,8 @@
-//! The paths of all conditions, so that a request is compared with those that can match alone.
+//! The paths of all conditions, so that a request is compared only with those that can match.
 //!
-//! They are sorted by segments: what is below a path follows it at once. The path that sorts last
-//! before a request's is then that path, is above it, or shares a parent with it; the others that
-//! match are its parents.
+//! The paths are sorted by segments, so the paths below a path follow it directly. The last path in this order that is
+//! not after the request's path is either equal to it, above it, or shares a parent with it. All other paths that match
+//! are parents of that one.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use leno_types::authorization::{SegmentMatch, is_below};
 
-/// Conditions on paths, and the entries that they lead to.
+/// The paths of conditions, and the entries that require each.
 #[derive(Debug, Default)]
 pub(super) struct PathTable {
     rows: Vec<PathRow>,
@@ -27,7 +27,7 @@ struct PathRow {
     below: Vec<u32>,
 }
 
-/// A text that sorts by segments.
+/// A text that is compared segment by segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct BySegments(Arc<str>);
 
@@ -43,7 +43,7 @@ impl PartialOrd for BySegments {
     }
 }
 
-/// A slash sorts before every other byte.
+/// Compares so that a slash sorts before every other byte.
 fn compare(one: &[u8], other: &[u8]) -> Ordering {
     let common = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let key = |text: &[u8]| {
@@ -72,8 +72,8 @@ impl PathTable {
         Self { rows }
     }
 
-    /// Calls `see` with the entries that require this path or one above it. `*`, which stands for the
-    /// whole server, is below `/` as well.
+    /// Calls `see` with the entries that require this path or a path above it. The path `*`, which stands for the whole
+    /// server, is also below `/`.
     pub(super) fn each(&self, path: &[u8], mut see: impl FnMut(u32)) {
         if path == b"*"
             && let Some(root) = self.rows.first().filter(|row| row.text.is_empty())
@@ -93,7 +93,7 @@ impl PathTable {
     }
 }
 
-/// Of a row and those above it, the nearest one that is the path or above it.
+/// From a row and the rows above it, the nearest one whose path equals `path` or is above it.
 fn above(rows: &[PathRow], mut at: Option<u32>, path: &[u8]) -> Option<u32> {
     while let Some(row) = at.and_then(|at| rows.get(at as usize)) {
         if is_below(row.text.as_bytes(), path) {

@@ -1,5 +1,5 @@
-//! The compiled table against an evaluator that reads the policies as they are written, on generated
-//! policies, clients and requests. `LENO_AUTHORIZATION_CASES` sets how many.
+//! Compares the compiled table with an evaluator that interprets the policies directly. Policies, clients and requests
+//! are generated. `LENO_AUTHORIZATION_CASES` sets the number of cases.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod holes;
@@ -22,9 +22,9 @@ use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 use leno_types::traffic::PolicySource;
 use leno_types::{Identity, TrustDomain};
 
-/// Decisions that are compared if the environment says nothing.
+/// The number of decisions that are compared by default.
 const CASES: usize = 1_000_000;
-/// Decisions for each generated set of policies.
+/// The number of decisions for each generated set of policies.
 const PER_SET: usize = 50;
 
 const ACTIONS: [Action; 5] =
@@ -66,7 +66,7 @@ const TRICKS: [&str; 24] = [
     "/a%c2%85",
 ];
 
-/// Pseudo-random numbers (xorshift64*), the same in each run.
+/// A generator of pseudo-random numbers (xorshift64*), which are the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -85,7 +85,7 @@ impl Dice {
         list[self.below(list.len())]
     }
 
-    /// None to two values, mostly none.
+    /// Zero to two values, mostly zero.
     fn some<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
         let count = [0, 0, 0, 1, 2][self.below(5)];
         (0..count).map(|_| make(self)).collect()
@@ -97,7 +97,7 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) authority: &'static str,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
-    /// The claims of a valid token.
+    /// The claims of the request's token, if it has a valid token.
     pub(crate) claims: Option<Vec<(&'static str, &'static str)>>,
 }
 
@@ -182,7 +182,7 @@ fn client_match(dice: &mut Dice) -> ClientMatch {
     }
 }
 
-/// The time at which all requests come.
+/// The time of all requests.
 const NOW_S: i64 = 1_000_000;
 
 fn certificate_match(dice: &mut Dice) -> CertificateMatch {
@@ -200,7 +200,7 @@ fn certificate(dice: &mut Dice) -> Option<CertificateView> {
     (!dice.one_in(8)).then_some(CertificateView { validity, now_s: NOW_S })
 }
 
-/// Mostly what all servers read alike.
+/// A reading of paths, mostly the strict one.
 fn reading(dice: &mut Dice) -> PathReading {
     match dice.below(6) {
         0 => PathReading { verbatim: true, ..PathReading::default() },
@@ -238,7 +238,7 @@ fn request_match(dice: &mut Dice) -> RequestMatch {
     }
 }
 
-/// Mostly none.
+/// Headers that a policy sets, mostly none.
 fn owned(dice: &mut Dice) -> Vec<Arc<str>> {
     let names = ["x-role", "x_team", "x-other"];
     if dice.one_in(4) { dice.some(|dice| dice.pick(&names).into()) } else { Vec::new() }
@@ -322,8 +322,8 @@ fn server_name(dice: &mut Dice) -> ServerNameView<'static> {
     }
 }
 
-/// The examination agrees with the decision: the policy that decides matches, and so does no denial of a
-/// request that is permitted.
+/// Checks that the examination agrees with the decision: the policy that decides is reported as matching, and no deny
+/// policy is if the request is permitted.
 fn examine(
     (table, authorization): (&AuthorizationTable, &Authorization),
     client: &ConnectionView<'_>,
@@ -352,7 +352,7 @@ fn examine(
     if agrees { Ok(()) } else { Err(format!("{found:?} and {examined:?}")) }
 }
 
-/// Compares a decision with the naive one: the kind, and that the policy is one that matches.
+/// Compares a decision with that of the naive evaluator: the kind of decision, and that the policy it names matches.
 fn compare(
     table: &AuthorizationTable,
     (found, mut audited): (AuthorizationDecision, Vec<String>),
@@ -444,7 +444,7 @@ fn the_table_decides_as_the_policies_read() {
             });
         }
     }
-    // All outcomes are frequent enough to be compared.
+    // All outcomes must be frequent, so that the comparison is meaningful.
     let least = sets * PER_SET / 200;
     assert!(
         permitted > least && denied > least && by_path > least,

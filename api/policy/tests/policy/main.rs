@@ -1,4 +1,4 @@
-//! Routes and authorization, whole.
+//! Tests of routes and authorization through the public API.
 
 mod authorization;
 mod routes;

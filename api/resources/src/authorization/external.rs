@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::duration::Duration;
 
-/// How long an answer may take if the policy does not say it.
+/// The default time limit for an answer.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A service of the mesh that decides on requests.
@@ -116,7 +116,7 @@ pub struct AuthorizerHeadersSpec {
 }
 
 impl ExternalSpec {
-    /// What it means in a policy of this namespace; `None` if it names no service.
+    /// The authorizer that this means in a policy of `namespace`; `None` if it names no service.
     pub(crate) fn authorizer(&self, namespace: &str) -> Option<ExternalAuthorizer> {
         let AuthorizerRef { name, namespace: given, port } = &self.backend_ref;
         let service = ServiceName::new(given.as_deref().unwrap_or(namespace), name).ok()?;

@@ -7,34 +7,34 @@ use leno_types::tokens::{TokenAlgorithm, TokenKey};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Most bytes of a set: issuers have a handful of keys with a few hundred bytes each.
+/// The largest size of a set, in bytes. Issuers have a handful of keys with a few hundred bytes each.
 pub const MAX_BYTES: usize = 64 * 1024;
-/// Most keys of a set.
+/// The largest number of keys in a set.
 const MAX_KEYS: usize = 64;
-/// Least bytes of an RSA modulus (RFC 7518 section 3.3).
+/// The smallest size of an RSA modulus in bytes (RFC 7518 section 3.3).
 const MIN_RSA_BYTES: usize = 256;
 
-/// A text that is not a set of keys, or holds none that verifies tokens.
+/// The text is not a set of keys, or contains no key that verifies tokens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum JwksError {
-    /// It is no JSON of that form.
+    /// The text is not JSON that contains a set of keys.
     #[error("is not a set of keys (RFC 7517): {0}")]
     Form(String),
-    /// It is too large.
+    /// The set is too large.
     #[error("has more than {MAX_BYTES} bytes or {MAX_KEYS} keys")]
     TooLarge,
     /// A part of a key is missing, malformed, or contradicts another part.
     #[error("key {0}: {1}")]
     Key(usize, &'static str),
-    /// A key has a secret part, which only its issuer may have.
+    /// A key contains a secret part, which only its issuer may have.
     #[error(
         "key {index} has {secret}, with which every reader of the set can sign tokens: have the issuer replace the key, \
          and publish public keys alone"
     )]
     Secret {
-        /// Which key it is.
+        /// The position of the key.
         index: usize,
-        /// What it has.
+        /// The name of the secret part.
         secret: &'static str,
     },
     /// No key is for signatures of a known kind.
@@ -61,7 +61,7 @@ struct Jwk {
     y: Option<String>,
     /// The private part, of RSA, EC and OKP (RFC 7518 sections 6.2.2 and 6.3.2, RFC 8037 section 2).
     d: Option<IgnoredAny>,
-    /// The factors of an RSA modulus and what belongs to them; each of these reveals the private part.
+    /// The factors of an RSA modulus and numbers derived from them; each of these reveals the private part.
     p: Option<IgnoredAny>,
     q: Option<IgnoredAny>,
     dp: Option<IgnoredAny>,
@@ -75,7 +75,7 @@ struct Jwk {
 /// The keys of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeySet {
-    /// Those that verify signatures.
+    /// The keys that verify signatures.
     pub(crate) keys: Vec<TokenKey>,
     /// An error for each key that is not used because everyone who reads the set could sign with it.
     pub(crate) secrets: Vec<JwksError>,
@@ -103,7 +103,7 @@ impl Jwk {
     }
 }
 
-/// The keys of a set that verify signatures. Keys for encryption, and of kinds that are not known, are left out.
+/// The keys of a set that verify signatures. Keys for encryption, and keys of unknown kinds, are left out.
 pub(crate) fn parse(text: &str) -> Result<KeySet, JwksError> {
     if text.len() > MAX_BYTES {
         return Err(JwksError::TooLarge);
@@ -175,13 +175,13 @@ fn part(text: Option<&str>, length: usize) -> Result<Vec<u8>, &'static str> {
     if bytes.len() == length { Ok(bytes) } else { Err("a part of the key has another length") }
 }
 
-/// An uncompressed point (SEC 1 section 2.3.3).
+/// The encoding of an uncompressed point (SEC 1 section 2.3.3).
 fn point(jwk: &Jwk, length: usize) -> Result<Vec<u8>, &'static str> {
     let (x, y) = (part(jwk.x.as_deref(), length)?, part(jwk.y.as_deref(), length)?);
     Ok([&[4][..], &x, &y].concat())
 }
 
-/// `RSAPublicKey` in DER (RFC 8017 appendix A.1.1).
+/// The encoding `RSAPublicKey` in DER (RFC 8017 appendix A.1.1).
 fn rsa_public_key(n: &[u8], e: &[u8]) -> Vec<u8> {
     let integer = |number: &[u8]| {
         let sign: &[u8] =
@@ -191,7 +191,7 @@ fn rsa_public_key(n: &[u8], e: &[u8]) -> Vec<u8> {
     element(0x30, &[integer(n), integer(e)].concat())
 }
 
-/// A tag, the length, and the content.
+/// The encoding of an element: a tag, the length, and the content.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len();
     let bytes = length.to_be_bytes();
@@ -199,7 +199,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let bytes = bytes.get(significant..).unwrap_or_default();
     let mut out = vec![tag];
     if length >= 0x80 {
-        // At most eight bytes.
+        // The length takes at most eight bytes.
         out.push(0x80 | bytes.len() as u8);
     }
     out.extend(bytes);

@@ -17,10 +17,10 @@ use crate::authorization::{
 use crate::origin::Origin;
 use crate::problem::Position;
 
-/// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
+/// The methods of HTTP (RFC 9110 section 9), to recognise methods that are written in another case.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
-/// Headers that end at the proxy, or that it reads itself.
+/// Headers that concern only one connection, or that the proxy itself interprets.
 const OF_CONNECTIONS: [&str; 9] = [
     "connection",
     "content-length",
@@ -32,18 +32,18 @@ const OF_CONNECTIONS: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Headers that the proxy removes from requests, besides those that begin with `leno-`.
+/// Headers that the proxy removes from requests, in addition to those that begin with `leno-`.
 const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
 
-/// Most issuers of one policy.
+/// The largest number of issuers of one policy.
 const MAX_ISSUERS: usize = 8;
-/// Clocks that differ by more are wrong, and tokens that have ended would be taken for as long.
+/// The largest permitted difference of clocks. With a larger one, expired tokens would be accepted for that long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// How long before it is issued a certificate of the mesh begins to hold, for clocks that differ.
+/// A certificate of the mesh is valid from this long before it is issued, because clocks differ.
 const BACKDATED: std::time::Duration = std::time::Duration::from_secs(300);
 
-/// Kinds that a policy can be attached to.
+/// The kinds of objects to which a policy can be attached, each after its API group.
 const KINDS: [(&str, &str); 4] =
     [("", "Service"), ("", "Namespace"), ("leno.dev", "Workload"), ("leno.dev", "Mesh")];
 
@@ -82,7 +82,7 @@ pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Authorizat
     }
 }
 
-/// The issuers of tokens. A `Deny` policy would be passed by without one.
+/// Checks the issuers of tokens. A `Deny` policy may have none, because a client could evade it by sending no token.
 fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec) {
     if spec.tokens.is_empty() {
         return;
@@ -115,7 +115,7 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
     }
 }
 
-/// Where the keys of an issuer are.
+/// Checks the source of an issuer's keys.
 fn key_set(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
     let (url, config_map, secret) =
         (&issuer.jwks_url, &issuer.jwks_config_map, &issuer.jwks_secret);
@@ -261,7 +261,7 @@ fn client(check: &mut Check<'_>, at: &Cursor<'_>, client: &ClientSpec) {
     }
 }
 
-/// The times of a certificate, which are whole seconds.
+/// Checks the conditions on a certificate's validity, which must be whole seconds.
 fn certificate(check: &mut Check<'_>, at: &Cursor<'_>, spec: CertificateSpec) {
     let limits = spec.limits();
     if limits.iter().all(|(_, limit)| limit.is_none()) {
@@ -278,7 +278,7 @@ fn certificate(check: &mut Check<'_>, at: &Cursor<'_>, spec: CertificateSpec) {
             check.fail(&at.key(least), format!("is more than {most}: no certificate matches"));
         }
     }
-    // A deny or audit rule of such an age would match none, and an allow rule would permit none.
+    // No certificate is that young. A deny or audit rule would match none, and an allow rule would permit none.
     if spec.max_age.is_some_and(|age| age.0 <= BACKDATED) {
         let reason = "is not more than 5m: certificates begin to hold 5m before they are issued";
         check.fail(&at.key("maxAge"), reason);
@@ -302,7 +302,7 @@ fn cidr(check: &mut Check<'_>, at: &Cursor<'_>, text: &str) -> Option<Cidr> {
         .ok()
 }
 
-/// A SPIFFE ID, or the beginning of one.
+/// Checks a SPIFFE ID, or the beginning of one.
 fn identity(check: &mut Check<'_>, at: &Cursor<'_>, (key, text): (&str, &str)) {
     if key == "exact" {
         if let Err(error) = text.parse::<Identity>() {
@@ -322,7 +322,7 @@ fn identity(check: &mut Check<'_>, at: &Cursor<'_>, (key, text): (&str, &str)) {
 }
 
 impl RequestSpec {
-    /// Whether a policy may have this entry.
+    /// Whether a condition on clients is valid in a policy.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         let mut check = Check { file: &Arc::default(), problems: Vec::new(), whole: true };
@@ -444,7 +444,7 @@ fn call(check: &mut Check<'_>, at: &Cursor<'_>, call: &GrpcSpec) {
     }
 }
 
-/// The one of `exact` and `prefix` that is set.
+/// Returns `exact` or `prefix`, of which exactly one must be set.
 fn one_of<'s>(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

@@ -9,12 +9,12 @@ use crate::authorization::{
     AuthorizationAction, AuthorizationPolicySpec, AuthorizerProtocolSpec, ExternalSpec,
 };
 
-/// The client waits as long as its authorizer.
+/// The longest time limit for an authorizer. The client waits as long as the authorizer.
 const MAX_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
-/// Most bytes before the path of a request to an authorizer.
+/// The longest prefix, in bytes, of the path of a request to an authorizer.
 const MAX_PREFIX: usize = 256;
 
-/// `at`: the spec.
+/// Checks an external authorizer. `at` is the spec of the policy.
 pub(super) fn external(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec) {
     let at_external = at.key("external");
     let authorizer = match (&spec.external, spec.action) {

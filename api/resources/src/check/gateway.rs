@@ -1,4 +1,4 @@
-//! Checks of the Gateway API's kinds, equivalent to those of its CustomResourceDefinitions.
+//! Checks the kinds of the Gateway API, in the same way as their CustomResourceDefinitions.
 
 mod filter;
 mod persistence;
@@ -20,30 +20,29 @@ use crate::gateway::{
     HttpTimeouts, MatchType, ParentRef, PathMatch, PathMatchType, ReferenceGrant,
 };
 
-/// Most parents of one route, as in the Gateway API.
+/// The largest number of parents of one route, as in the Gateway API.
 const MAX_PARENTS: usize = 32;
-/// Most rules of one route, as in the Gateway API.
+/// The largest number of rules of one route, as in the Gateway API.
 const MAX_RULES: usize = 16;
-/// Most matches of one rule, as in the Gateway API.
+/// The largest number of matches of one rule, as in the Gateway API.
 const MAX_MATCHES: usize = 64;
-/// Most headers or query parameters of one match, as in the Gateway API.
+/// The largest number of headers or query parameters of one match, as in the Gateway API.
 const MAX_CONDITIONS: usize = 16;
-/// Most backends of one rule, as in the Gateway API.
+/// The largest number of backends of one rule, as in the Gateway API.
 const MAX_BACKENDS: usize = 16;
-/// Longest path, or regular expression for a path, in bytes, as in the Gateway API.
+/// The longest path, or regular expression for a path, in bytes, as in the Gateway API.
 const MAX_PATH: usize = 1024;
-/// Longest value of a header, or regular expression for a value, in bytes, as in the Gateway API.
+/// The longest value of a header, or regular expression for a value, in bytes, as in the Gateway API.
 const MAX_VALUE: usize = 4096;
-/// Largest weight of a backend, as in the Gateway API.
+/// The largest weight of a backend, as in the Gateway API.
 const MAX_WEIGHT: i32 = 1_000_000;
-/// Most entries in either list of a grant, as in the Gateway API.
+/// The largest number of entries in either list of a grant, as in the Gateway API.
 const MAX_GRANTS: usize = 16;
 /// Methods that a match can require, as in the Gateway API.
 const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-/// Checks the fields that every kind of route has: metadata and parents. Returns the cursor of
-/// `spec`.
+/// Checks the fields that routes of all kinds have: metadata and parents. Returns the cursor of `spec`.
 fn attached<'a>(
     check: &mut Check<'_>,
     at: &Cursor<'a>,
@@ -256,7 +255,8 @@ fn grpc_method(check: &mut Check<'_>, at: &Cursor<'_>, method: &GrpcMethodMatch)
     }
 }
 
-/// Compiles a regular expression as the proxy will, so that none fails there.
+/// Compiles a regular expression in the same way as the proxy, so that the proxy never receives an expression that it
+/// cannot compile.
 fn expression(check: &mut Check<'_>, at: &Cursor<'_>, pattern: &str) {
     if let Err(error) = leno_policy::Pattern::new(pattern) {
         check.fail(at, error.to_string());
@@ -270,7 +270,7 @@ fn backends(check: &mut Check<'_>, at: &Cursor<'_>, backends: &[BackendRef], sco
     });
 }
 
-/// Checks the backends of any kind of route; `filters` checks the filters of each.
+/// Checks the backends of any kind of route. `filters` is the function that checks a backend's filters.
 fn each_backend(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

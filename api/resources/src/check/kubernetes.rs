@@ -14,9 +14,9 @@ use super::{Check, Cursor, Name};
 use crate::metadata::SERVICE_NAME_LABEL;
 use crate::workload::MAX_PORTS;
 
-/// Most endpoints of one slice, as in Kubernetes.
+/// The largest number of endpoints of one slice, as in Kubernetes.
 const MAX_ENDPOINTS: usize = 1000;
-/// Most addresses of one endpoint, as in Kubernetes.
+/// The largest number of addresses of one endpoint, as in Kubernetes.
 const MAX_ADDRESSES: usize = 100;
 /// Transport protocols in Kubernetes. Leno carries TCP and ignores the others.
 const TRANSPORTS: [&str; 3] = ["TCP", "UDP", "SCTP"];

@@ -6,11 +6,11 @@ use super::traffic::{metadata, target_kind};
 use super::{Check, Cursor};
 use crate::objective::ServiceLevelObjective;
 
-/// Shortest window: burn rates are computed over parts of it, and the history has steps of 5 s.
+/// The shortest window. Burn rates are computed over parts of the window, and the history has steps of 5 s.
 const MIN_WINDOW: Time = Time::from_secs(5 * 60);
-/// Longest window: the history is a day.
+/// The longest window, which is as long as the history: a day.
 const MAX_WINDOW: Time = Time::from_secs(24 * 3600);
-/// Largest percentage: with more, one request in a million would use up the budget.
+/// The largest percentage. With a larger one, a single failure in a million requests would use up the budget.
 const MAX_PERCENT: f64 = 99.9999;
 
 pub(super) fn check(check: &mut Check<'_>, at: &Cursor<'_>, object: &ServiceLevelObjective) {

@@ -10,7 +10,7 @@ use crate::metadata::{DEFAULT_AUTHORIZATION_ANNOTATION, KEYS_FROM_ANNOTATION, Me
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
-/// Most worker threads of one proxy: more cores than one proxy can use.
+/// The largest number of worker threads of one proxy. One proxy cannot use more cores.
 const MAX_WORKERS: u32 = 256;
 
 pub(super) fn pod_exemption(check: &mut Check<'_>, at: &Cursor<'_>, object: &PodExemption) {
@@ -117,8 +117,8 @@ fn ports(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
     }
 }
 
-/// What the proxy of a workload uses a port for that its application can have for nothing else. That of HBONE it can have, which
-/// its proxy does not take then.
+/// The use of a port by the workload's proxy, if the application cannot have that port. The application may have the
+/// port of HBONE; its proxy then does not use it.
 fn use_of_proxy(port: u16, protocol: Protocol) -> Option<&'static str> {
     match port {
         ports::OUTBOUND => Some("connections of the application come there"),

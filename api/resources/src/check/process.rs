@@ -1,4 +1,4 @@
-//! Checks of how the process of a `Workload` is run.
+//! Checks how the process of a `Workload` is run.
 
 use std::path::{Component, Path};
 
@@ -8,13 +8,13 @@ use crate::cron::Cron;
 use crate::process::{MAX_SECONDS, MAX_THRESHOLD, PortRef, Probe, Scheme, Volume};
 use crate::workload::WorkloadSpec;
 
-/// Most workloads that one depends on, most init commands and most volumes of one workload.
+/// The largest number of dependencies, of init commands, and of volumes that a workload may have.
 const MAX_PARTS: usize = 50;
-/// Longest grace, in seconds: as `leno up --grace`.
+/// The longest grace period, in seconds. It is the same as for `leno up --grace`.
 const MAX_GRACE_SECONDS: u64 = 86_400;
-/// Latest that a run of a schedule may begin, in seconds: a year.
+/// The longest delay that a scheduled run may have, in seconds: a year.
 const MAX_LATE_SECONDS: u32 = 31_536_000;
-/// Where an instance finds what Leno lays there, or what programs need to run at all.
+/// Paths at which Leno provides files, or that programs need to run at all.
 const KEPT: [&str; 5] = ["/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
 pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) {
@@ -33,7 +33,7 @@ pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) 
     for (index, one) in spec.volumes.iter().enumerate() {
         let at = at.key("volumes").index(index);
         volume(check, &at, one);
-        // Paths are compared by their parts: a slash at the end makes no other one.
+        // Paths are compared by their components, so a slash at the end makes no difference.
         let onto = |volume: &Volume| Path::new(&volume.mount_path).to_owned();
         if spec.volumes[..index].iter().any(|earlier| onto(earlier) == onto(one)) {
             let reason = format!("{:?} is used by an earlier volume", one.mount_path);

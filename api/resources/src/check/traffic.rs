@@ -11,17 +11,17 @@ use crate::traffic::{
     PolicyTarget, RetriesSpec, RetryOn, TimeoutsSpec, TrafficPolicy, TrafficPolicySpec,
 };
 
-/// Most targets of one policy, as in the Gateway API (GEP-713).
+/// The largest number of targets of one policy, as in the Gateway API (GEP-713).
 const MAX_TARGETS: usize = 16;
-/// Most retries of a request: with more, retries themselves overload a service.
+/// The largest number of retries of a request. With more, the retries themselves would overload a service.
 const MAX_ATTEMPTS: u32 = 10;
-/// Most entries of `retries.on`: there are fewer distinct ones.
+/// The largest number of entries in `retries.on`. There are fewer distinct values.
 const MAX_ON: usize = 64;
-/// Most copies of a hedged request.
+/// The largest number of copies of a hedged request.
 const MAX_COPIES: u32 = 3;
 /// The longest name of a cookie or header.
 const MAX_TOKEN: usize = 256;
-/// Longest period of a rate limit: proxies keep the counts in memory.
+/// The longest period of a rate limit. Proxies keep the counts in memory.
 const MAX_PERIOD: Time = Time::from_secs(24 * 3600);
 
 const GATEWAY: &str = "gateway.networking.k8s.io";
@@ -164,7 +164,7 @@ pub(super) fn targets(
     }
 }
 
-/// Checks the name of a target, and that it is of one of these groups and kinds.
+/// Checks the name of a target, and that its group and kind are among these.
 pub(super) fn target_kind(
     check: &mut Check<'_>,
     at: &Cursor<'_>,

@@ -15,7 +15,7 @@ types. All are `leno.dev/v1alpha1`. [The documents](../guide/documents.md) and [
 examples. `[]` stands for each element of a list, `*` for each key of a map. A **bold** field is required where the object
 around it is given.
 ";
-/// Schemas give durations this pattern (`duration.rs`).
+/// Part of the pattern that schemas have for durations (`duration.rs`), by which durations are recognised.
 const DURATION: &str = "(h|m|s|ms)";
 
 fn page() -> String {
@@ -62,7 +62,7 @@ fn rows(page: &mut String, path: &str, schema: &Value) {
     }
 }
 
-/// The type of a field, as a reader of the page calls it.
+/// The name of a field's type on the page.
 fn kind(schema: &Value) -> String {
     let text = |field: &str| schema[field].as_str().unwrap_or_default();
     if let Some(words) = schema["enum"].as_array() {

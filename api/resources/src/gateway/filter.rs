@@ -1,32 +1,32 @@
-//! Filters of routes: changes of a request, its response, or both.
+//! Filters of routes. A filter changes a request, its response, or both.
 
 use serde::{Deserialize, Serialize};
 
 use super::BackendObject;
 
-/// One filter: `type` names the field that is set.
+/// One filter. `type` says which of the other fields is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteFilter {
     /// The type of the filter.
     #[serde(rename = "type")]
     pub kind: FilterType,
-    /// For `RequestHeaderModifier`.
+    /// The settings of a `RequestHeaderModifier`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_header_modifier: Option<HeaderFilter>,
-    /// For `ResponseHeaderModifier`.
+    /// The settings of a `ResponseHeaderModifier`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_header_modifier: Option<HeaderFilter>,
-    /// For `RequestMirror`.
+    /// The settings of a `RequestMirror`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_mirror: Option<MirrorFilter>,
-    /// For `RequestRedirect`.
+    /// The settings of a `RequestRedirect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_redirect: Option<RedirectFilter>,
-    /// For `URLRewrite`.
+    /// The settings of a `URLRewrite`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url_rewrite: Option<RewriteFilter>,
-    /// For `CORS`.
+    /// The settings of a `CORS` filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<CorsFilter>,
 }
@@ -38,14 +38,14 @@ pub enum FilterType {
     RequestHeaderModifier,
     /// Changes the response's headers.
     ResponseHeaderModifier,
-    /// Sends a copy to another backend.
+    /// Sends a copy of the request to another backend.
     RequestMirror,
     /// Answers with a redirection.
     RequestRedirect,
-    /// Changes host and path before the request is forwarded.
+    /// Changes the host and the path before the request is forwarded.
     #[serde(rename = "URLRewrite")]
     UrlRewrite,
-    /// Answers preflights, and sets CORS headers on responses (Fetch standard).
+    /// Answers preflight requests, and sets CORS headers on responses (Fetch standard).
     #[serde(rename = "CORS")]
     Cors,
 }
@@ -54,10 +54,10 @@ pub enum FilterType {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderFilter {
-    /// Replaces all headers of the same name.
+    /// Headers to set. Each replaces all headers of the same name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<Vec<Header>>,
-    /// Is added to headers of the same name.
+    /// Headers to add. Headers of the same name that are already there remain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub add: Option<Vec<Header>>,
     /// Names of headers to remove.
@@ -68,9 +68,9 @@ pub struct HeaderFilter {
 /// A header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Its name, in any case.
+    /// The name of the header. Upper and lower case are equal.
     pub name: String,
-    /// Its value.
+    /// The value of the header.
     pub value: String,
 }
 
@@ -78,12 +78,12 @@ pub struct Header {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MirrorFilter {
-    /// The backend.
+    /// The backend that receives the copies.
     pub backend_ref: BackendObject,
-    /// How many requests in a hundred; all if neither this nor `fraction` is set.
+    /// How many of a hundred requests are copied. If neither this nor `fraction` is set, all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<i32>,
-    /// How many requests, as a fraction.
+    /// Which part of the requests is copied, as a fraction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fraction: Option<Fraction>,
 }
@@ -102,24 +102,24 @@ pub struct Fraction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RedirectFilter {
-    /// `http` or `https`; default: the request's.
+    /// The scheme of the new URL, `http` or `https`. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheme: Option<String>,
-    /// The host; default: the request's.
+    /// The host of the new URL. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// The path; default: the request's.
+    /// The path of the new URL. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathModifier>,
-    /// The port.
+    /// The port of the new URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// 301, 302, 303, 307 or 308; default 302.
+    /// The status of the response: 301, 302, 303, 307 or 308. Default: 302.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status_code: Option<i32>,
 }
 
-/// Changes host and path of the request.
+/// Changes the host and the path of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RewriteFilter {
     /// The host that the backend receives.
@@ -130,17 +130,17 @@ pub struct RewriteFilter {
     pub path: Option<PathModifier>,
 }
 
-/// A replacement of a path.
+/// Replaces a path or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathModifier {
     /// Which part is replaced.
     #[serde(rename = "type")]
     pub kind: PathModifierType,
-    /// Replaces the whole path.
+    /// The text that replaces the whole path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_full_path: Option<String>,
-    /// Replaces the prefix that the rule has matched.
+    /// The text that replaces the prefix that the rule has matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_prefix_match: Option<String>,
 }
@@ -154,14 +154,14 @@ pub enum PathModifierType {
     ReplacePrefixMatch,
 }
 
-/// What browsers may do with requests from pages of other origins.
+/// Which requests browsers may send from pages of other origins, and what those pages may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CorsFilter {
-    /// The allowed origins: `https://shop.example`, `https://*.example`, `*`.
+    /// The allowed origins, such as `https://shop.example`, `https://*.example` or `*`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_origins: Option<Vec<String>>,
-    /// Whether requests may have cookies and other credentials.
+    /// Whether requests may carry cookies and other credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_credentials: Option<bool>,
     /// The allowed methods.
@@ -173,7 +173,7 @@ pub struct CorsFilter {
     /// The response headers that pages may read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expose_headers: Option<Vec<String>>,
-    /// For how many seconds a browser may cache a preflight's response; default 5.
+    /// How many seconds a browser may cache the response to a preflight request. Default: 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<i32>,
 }

@@ -1,4 +1,4 @@
-//! `GRPCRoute`.
+//! The types of a `GRPCRoute` object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use super::{
     BackendRef, HeaderMatch, MatchType, ParentRef, RouteFilter, RouteStatus, SessionPersistence,
 };
 
-/// A route of gRPC calls: matches, and the backends that calls go to.
+/// A route for gRPC calls: which calls match, and the backends to which they go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRoute {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name, namespace, creation time.
+    /// The name, the namespace and the creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// What the user declares.
     pub spec: GrpcRouteSpec,
-    /// What controllers report about it.
+    /// What controllers report about the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
@@ -29,53 +29,53 @@ pub struct GrpcRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRouteSpec {
-    /// What it attaches to.
+    /// The objects to which the route is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// Host names, for gateways; ignored in a route of a Service (GEP-1294).
+    /// Host names. Only gateways use them; in a route of a Service they are ignored (GEP-1294).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostnames: Option<Vec<String>>,
-    /// The rules; default: one that matches every call.
+    /// The rules. Default: one rule that matches every call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<GrpcRouteRule>>,
 }
 
-/// One rule.
+/// One rule of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrpcRouteRule {
-    /// Its name, for references from policies and for messages.
+    /// The name of the rule, for messages and for policies that refer to the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// It applies to calls that match any of these; default: all calls.
+    /// The rule applies to calls that match at least one of these. Default: to all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches: Option<Vec<GrpcRouteMatch>>,
-    /// Changes of these calls.
+    /// How matching calls are changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Vec<RouteFilter>>,
-    /// The backends that they go to.
+    /// The backends to which matching calls go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_refs: Option<Vec<BackendRef>>,
-    /// Keeps a client's calls on one endpoint (GEP-1619, experimental in the Gateway API).
+    /// Keeps the calls of one client on one endpoint (GEP-1619, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
 
-/// Conditions that must all hold.
+/// Conditions that a call must all meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrpcRouteMatch {
-    /// Service and method; default: all.
+    /// The service and the method. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<GrpcMethodMatch>,
-    /// Metadata. Of several entries for one name, the first counts.
+    /// Conditions on the call's metadata. If several entries have the same name, only the first is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<HeaderMatch>>,
 }
 
-/// Service and method, at least one of them set.
+/// A service and a method. At least one of the two is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrpcMethodMatch {
-    /// How they are compared; default: byte by byte.
+    /// How the names are compared. Default: byte by byte.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
     /// The service with its package, such as `shop.v1.Cart`.

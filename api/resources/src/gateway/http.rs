@@ -1,4 +1,4 @@
-//! `HTTPRoute`.
+//! The types of an `HTTPRoute` object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use super::{BackendRef, ParentRef, RouteFilter, RouteStatus};
 use crate::duration::Duration;
 
-/// A route of HTTP requests: matches, and the backends that requests go to.
+/// A route for HTTP requests: which requests match, and the backends to which they go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRoute {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name, namespace, creation time.
+    /// The name, the namespace and the creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// What the user declares.
     pub spec: HttpRouteSpec,
-    /// What controllers report about it.
+    /// What controllers report about the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
@@ -28,40 +28,40 @@ pub struct HttpRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteSpec {
-    /// What it attaches to.
+    /// The objects to which the route is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// Host names, for gateways; ignored in a route of a Service (GEP-1294).
+    /// Host names. Only gateways use them; in a route of a Service they are ignored (GEP-1294).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostnames: Option<Vec<String>>,
-    /// The rules; default: one that matches every request.
+    /// The rules. Default: one rule that matches every request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<HttpRouteRule>>,
 }
 
-/// One rule.
+/// One rule of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteRule {
-    /// Its name, for references from policies and for messages.
+    /// The name of the rule, for messages and for policies that refer to the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// It applies to requests that match any of these; default: all requests.
+    /// The rule applies to requests that match at least one of these. Default: to all requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub matches: Option<Vec<HttpRouteMatch>>,
-    /// Changes of these requests.
+    /// How matching requests are changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Vec<RouteFilter>>,
-    /// The backends that they go to.
+    /// The backends to which matching requests go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_refs: Option<Vec<BackendRef>>,
-    /// How long they may take.
+    /// How long matching requests may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<HttpTimeouts>,
-    /// When requests are retried (GEP-1731, experimental in the Gateway API).
+    /// When matching requests are retried (GEP-1731, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<HttpRetry>,
-    /// Keeps a client's requests on one endpoint (GEP-1619, experimental in the Gateway API).
+    /// Keeps the requests of one client on one endpoint (GEP-1619, experimental in the Gateway API).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_persistence: Option<SessionPersistence>,
 }
@@ -69,10 +69,10 @@ pub struct HttpRouteRule {
 /// When a request is retried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpRetry {
-    /// Statuses from 400 to 599 that cause a retry.
+    /// The statuses, from 400 to 599, that cause a retry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codes: Option<Vec<u16>>,
-    /// Most retries.
+    /// The largest number of retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
     /// The shortest wait before a retry.
@@ -84,16 +84,16 @@ pub struct HttpRetry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionPersistence {
-    /// The name of the cookie or header; default: chosen by the mesh.
+    /// The name of the cookie or header. Default: the mesh chooses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_name: Option<String>,
-    /// The longest life of a session.
+    /// How long a session may last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absolute_timeout: Option<Duration>,
-    /// How long a session may be without a request.
+    /// How long a session may last without a request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<Duration>,
-    /// What identifies the session; default: a cookie.
+    /// What identifies the session. Default: a cookie.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<SessionPersistenceType>,
     /// Settings of the cookie.
@@ -106,7 +106,7 @@ pub struct SessionPersistence {
 pub enum SessionPersistenceType {
     /// A cookie that the mesh sets.
     Cookie,
-    /// A header of responses, which clients send back.
+    /// A response header that clients send back with their requests.
     Header,
 }
 
@@ -114,7 +114,7 @@ pub enum SessionPersistenceType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CookieConfig {
-    /// How long clients keep it; default: until the client ends.
+    /// How long clients keep the cookie. Default: until the client ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lifetime_type: Option<CookieLifetime>,
 }
@@ -122,26 +122,26 @@ pub struct CookieConfig {
 /// How long clients keep a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CookieLifetime {
-    /// Until it expires.
+    /// Until the cookie expires.
     Permanent,
     /// Until the client ends.
     Session,
 }
 
-/// Conditions that must all hold.
+/// Conditions that a request must all meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRouteMatch {
-    /// The path; default: all.
+    /// The condition on the path. Default: every path matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathMatch>,
-    /// Headers. Of several entries for one name, the first counts.
+    /// Conditions on headers. If several entries have the same name, only the first is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<HeaderMatch>>,
-    /// Query parameters. Of several entries for one name, the first counts.
+    /// Conditions on query parameters. If several entries have the same name, only the first is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query_params: Option<Vec<HeaderMatch>>,
-    /// The method; default: all.
+    /// The method. Default: every method matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
 }
@@ -149,10 +149,10 @@ pub struct HttpRouteMatch {
 /// A condition on the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathMatch {
-    /// How it is compared; default: by prefix.
+    /// How the path is compared. Default: by prefix.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<PathMatchType>,
-    /// The value to compare with; default: `/`.
+    /// The value to compare with. Default: `/`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
@@ -160,32 +160,32 @@ pub struct PathMatch {
 /// How paths are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PathMatchType {
-    /// Byte by byte.
+    /// The path equals the value, byte by byte.
     Exact,
-    /// By path elements from the left: `/a` matches `/a` and `/a/b`, not `/ab`.
+    /// The path begins with the elements of the value: `/a` matches `/a` and `/a/b`, but not `/ab`.
     PathPrefix,
-    /// By a regular expression that matches the whole path.
+    /// A regular expression matches the whole path.
     RegularExpression,
 }
 
 /// A condition on a header or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeaderMatch {
-    /// How the value is compared; default: byte by byte.
+    /// How the value is compared. Default: byte by byte.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<MatchType>,
-    /// The name; header names in any case.
+    /// The name. In names of headers, upper and lower case are equal.
     pub name: String,
-    /// The value, or a regular expression for it.
+    /// The expected value, or a regular expression for it.
     pub value: String,
 }
 
 /// How values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MatchType {
-    /// Byte by byte.
+    /// The values are equal, byte by byte.
     Exact,
-    /// By a regular expression that matches the whole value.
+    /// A regular expression matches the whole value.
     RegularExpression,
 }
 
@@ -193,10 +193,10 @@ pub enum MatchType {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpTimeouts {
-    /// From the request to the end of the response; `0s` means no limit.
+    /// The limit for the whole request, until the end of the response. `0s` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Duration>,
-    /// For each attempt with a backend; `0s` means no limit.
+    /// The limit for each attempt with a backend. `0s` means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_request: Option<Duration>,
 }

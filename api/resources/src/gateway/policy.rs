@@ -17,9 +17,9 @@ pub struct PolicyStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyAncestorStatus {
-    /// The target.
+    /// The target of the policy.
     pub ancestor_ref: ParentRef,
-    /// The controller.
+    /// The name of the controller.
     pub controller_name: String,
     /// Whether the policy is accepted, and if not, why.
     #[serde(default)]

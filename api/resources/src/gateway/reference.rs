@@ -3,28 +3,28 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 
-/// The Gateway API's group.
+/// The name of the Gateway API's group.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// What a route attaches to. In a mesh: `kind: Service`.
+/// The object to which a route is attached. In a mesh, its kind is `Service`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ParentRef {
-    /// The API group; `""` for a Service. Default: the Gateway API's own.
+    /// The API group; `""` for a Service. Default: the group of the Gateway API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; default `Gateway`.
+    /// The kind of the object. Default: `Gateway`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; default: the route's own.
+    /// The namespace of the object. Default: the namespace of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
+    /// The name of the object.
     pub name: String,
     /// A part of the object; for a Service, the name of a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
-    /// A port of the object; default: all ports.
+    /// A port of the object. Default: all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
 }
@@ -33,41 +33,41 @@ pub struct ParentRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendObject {
-    /// The API group; default: core.
+    /// The API group of the object. Default: the core group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; default `Service`.
+    /// The kind of the object. Default: `Service`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; default: the route's own.
+    /// The namespace of the object. Default: the namespace of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
+    /// The name of the object.
     pub name: String,
-    /// The port of a Service.
+    /// The port, if the object is a Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
 }
 
-/// An object that a rule sends requests to, with its weight.
+/// An object to which a rule sends requests, with its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendRef {
-    /// The API group; default: core.
+    /// The API group of the object. Default: the core group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// The kind; default `Service`.
+    /// The kind of the object. Default: `Service`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The namespace; default: the route's own.
+    /// The namespace of the object. Default: the namespace of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
+    /// The name of the object.
     pub name: String,
-    /// The port of a Service.
+    /// The port, if the object is a Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i32>,
-    /// Its share, relative to the sum of all weights; default 1.
+    /// The share of the requests that the object receives, relative to the sum of all weights. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<i32>,
     /// Filters for requests to this backend, applied after the filters of the rule.
@@ -75,62 +75,61 @@ pub struct BackendRef {
     pub filters: Option<Vec<super::RouteFilter>>,
 }
 
-/// Permits objects of other namespaces to refer to objects of this one.
+/// Permits objects of other namespaces to refer to objects of the grant's namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceGrant {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name and namespace. The grant gives access to that namespace.
+    /// The name and the namespace. The grant permits references to objects of this namespace.
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is permitted.
+    /// Which references are permitted.
     pub spec: ReferenceGrantSpec,
 }
 
-/// Which objects may refer to which.
+/// Which objects may refer to which other objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceGrantSpec {
-    /// The objects that may refer: any of these.
+    /// Which objects may refer to those in `to`.
     pub from: Vec<GrantFrom>,
-    /// The objects that they may refer to: any of these.
+    /// To which objects they may refer.
     pub to: Vec<GrantTo>,
 }
 
-/// Objects that may refer to others.
+/// Objects of one kind and namespace, which may refer to others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantFrom {
-    /// The referring object's API group.
+    /// The API group of the objects.
     pub group: String,
-    /// Its kind.
+    /// The kind of the objects.
     pub kind: String,
-    /// Its namespace.
+    /// The namespace of the objects.
     pub namespace: String,
 }
 
-/// Objects that others may refer to.
+/// Objects of one kind, to which others may refer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantTo {
-    /// The API group; `""` is core.
+    /// The API group of the objects; `""` is the core group.
     pub group: String,
-    /// The kind.
+    /// The kind of the objects.
     pub kind: String,
-    /// The name; default: all objects of the kind.
+    /// The name of the only object that is meant. Default: all objects of the kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What controllers report about a route. It is parsed so that an object copied from a cluster is
-/// valid.
+/// What controllers report about a route. It is decoded so that an object copied from a cluster is valid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteStatus {
-    /// One entry per parent and controller.
+    /// One entry per parent and controller. A parent is an object to which the route is attached.
     #[serde(default)]
     pub parents: Vec<RouteParentStatus>,
 }
@@ -141,9 +140,9 @@ pub struct RouteStatus {
 pub struct RouteParentStatus {
     /// The parent.
     pub parent_ref: ParentRef,
-    /// The controller.
+    /// The name of the controller.
     pub controller_name: String,
-    /// `Accepted`, `ResolvedRefs` and others.
+    /// The conditions `Accepted`, `ResolvedRefs` and others.
     #[serde(default)]
     pub conditions: Vec<Condition>,
 }
@@ -163,7 +162,7 @@ impl BackendRef {
 }
 
 impl BackendObject {
-    /// Whether it is a Service of Kubernetes' core group.
+    /// Whether the object is a Service of Kubernetes' core group.
     #[must_use]
     pub fn is_service(&self) -> bool {
         self.group.as_deref().unwrap_or_default().is_empty()
@@ -172,7 +171,7 @@ impl BackendObject {
 }
 
 impl ParentRef {
-    /// Whether it is a Service of Kubernetes' core group, so that the route belongs to the mesh.
+    /// Whether the object is a Service of Kubernetes' core group. If so, the route belongs to the mesh.
     #[must_use]
     pub fn is_service(&self) -> bool {
         let group = self.group.as_deref().unwrap_or(GATEWAY_GROUP);

@@ -9,16 +9,16 @@ use super::{BackendRef, ParentRef, RouteStatus};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsRoute {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name, namespace, creation time.
+    /// The name, the namespace and the creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// What the user declares.
     pub spec: TlsRouteSpec,
-    /// What controllers report about it.
+    /// What controllers report about the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
@@ -27,29 +27,29 @@ pub struct TlsRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsRouteSpec {
-    /// What it attaches to.
+    /// The objects to which the route is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
     /// Server names in the client's TLS hello (RFC 6066 section 3); a name may begin with `*.`.
     pub hostnames: Vec<String>,
-    /// The only rule.
+    /// The rule of the route. There is exactly one.
     pub rules: Vec<StreamRule>,
 }
 
-/// A route of connections.
+/// A route of TCP connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpRoute {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name, namespace, creation time.
+    /// The name, the namespace and the creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// What the user declares.
     pub spec: TcpRouteSpec,
-    /// What controllers report about it.
+    /// What controllers report about the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<RouteStatus>,
 }
@@ -58,20 +58,20 @@ pub struct TcpRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TcpRouteSpec {
-    /// What it attaches to.
+    /// The objects to which the route is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_refs: Option<Vec<ParentRef>>,
-    /// The only rule.
+    /// The rule of the route. There is exactly one.
     pub rules: Vec<StreamRule>,
 }
 
-/// The rule of a connection route.
+/// The rule of a `TLSRoute` or `TCPRoute`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamRule {
-    /// Its name, for references from policies and for messages.
+    /// The name of the rule, for messages and for policies that refer to the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The backends that connections go to, by weight.
+    /// The backends to which connections go, and their weights.
     pub backend_refs: Vec<BackendRef>,
 }

@@ -1,4 +1,4 @@
-//! `BackendTLSPolicy`: how proxies originate TLS to a service.
+//! `BackendTLSPolicy`: how proxies connect to a service with TLS that the mesh does not provide.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use super::PolicyStatus;
 use crate::authorization::{KEY_SET_KEY, MAX_KEY_SET_BYTES};
 use crate::traffic::PolicyTarget;
 
-/// The key in a `ConfigMap` that holds the authorities' certificates, in PEM (GEP-1897).
+/// The key in a `ConfigMap` under which the authorities' certificates are stored, in PEM (GEP-1897).
 pub const AUTHORITIES_KEY: &str = "ca.crt";
 
-/// How proxies originate TLS to the services that the policy is attached to.
+/// How proxies use TLS on connections to the services to which the policy is attached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendTlsPolicy {
-    /// `apiVersion` as written.
+    /// `apiVersion` as written in the document.
     pub api_version: String,
-    /// `kind` as written.
+    /// `kind` as written in the document.
     pub kind: String,
-    /// Name, namespace, creation time.
+    /// The name, the namespace and the creation time.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// What the user declares.
     pub spec: BackendTlsPolicySpec,
-    /// What controllers report about it.
+    /// What controllers report about the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<PolicyStatus>,
 }
@@ -35,51 +35,51 @@ pub struct BackendTlsPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackendTlsPolicySpec {
-    /// Services of the same namespace, or ports of them.
+    /// Services in the namespace of the policy, or ports of such services.
     pub target_refs: Vec<PolicyTarget>,
     /// How the server's certificate is verified.
     pub validation: TlsValidation,
-    /// Options of other implementations; Leno ignores them.
+    /// Options for other implementations. Leno ignores them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub options: Option<BTreeMap<String, String>>,
 }
 
-/// How a server's certificate is verified: by the policy's own authorities, or by well-known ones.
+/// With which authorities a server's certificate is verified: those that the policy names, or well-known ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsValidation {
     /// Objects that hold the authorities' certificates.
     #[serde(rename = "caCertificateRefs", skip_serializing_if = "Option::is_none")]
     pub ca_certificate_refs: Option<Vec<AuthorityRef>>,
-    /// `System`: the authorities that the proxy's machine trusts.
+    /// `System`: the authorities that the proxy's operating system trusts.
     #[serde(rename = "wellKnownCACertificates", skip_serializing_if = "Option::is_none")]
     pub well_known_ca_certificates: Option<String>,
-    /// The server name that the proxy requests. Unless there are alternative names, the certificate
-    /// must be for it.
+    /// The server name that the proxy requests. If `subject_alt_names` is not set, the certificate must be for this
+    /// name.
     pub hostname: String,
-    /// Alternative names: if set, the certificate must be for one of these instead.
+    /// If set, the certificate must be for one of these names instead of `hostname`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject_alt_names: Option<Vec<SubjectAltName>>,
 }
 
-/// An object that holds certificates of authorities: a `ConfigMap`.
+/// A `ConfigMap` that holds certificates of authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthorityRef {
-    /// The API group: `""`.
+    /// The API group; `""` is the core group, which is the only valid one.
     #[serde(default)]
     pub group: String,
-    /// The kind: `ConfigMap`.
+    /// The kind. Only `ConfigMap` is valid.
     pub kind: String,
-    /// The name, in the namespace of the policy.
+    /// The name of the `ConfigMap`, which is in the namespace of the policy.
     pub name: String,
 }
 
-/// A name in a certificate.
+/// A name that a certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SubjectAltName {
-    /// The type of name.
+    /// Which of the other fields is set.
     #[serde(rename = "type")]
     pub kind: SubjectAltNameType,
     /// A host name.
@@ -90,12 +90,12 @@ pub struct SubjectAltName {
     pub uri: Option<String>,
 }
 
-/// The types of names.
+/// The types of names in certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SubjectAltNameType {
-    /// `hostname`.
+    /// A host name.
     Hostname,
-    /// `uri`.
+    /// A URI.
     #[serde(rename = "URI")]
     Uri,
 }

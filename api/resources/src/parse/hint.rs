@@ -1,4 +1,4 @@
-//! What to write instead of fields that a pod of Kubernetes has and a `Workload` does not.
+//! Advice for fields that a Kubernetes pod has and a `Workload` does not: what to write instead.
 
 const HINTS: [(&str, &str); 18] = [
     ("spec.args", "write them in command, after the program"),
@@ -24,7 +24,7 @@ const HINTS: [(&str, &str); 18] = [
     ("spec.envFrom", "write envFile: [FILE]"),
 ];
 
-/// The remedy for an unknown field; `None` if its path is not one of a pod.
+/// The remedy for an unknown field; `None` if no pod has the field.
 pub(super) fn of(path: &str) -> Option<&'static str> {
     let is = |known: &str| {
         path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('.'))

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::ratelimit::{LimitScope, RateLimitPolicy, RateLimitSpec};
 
-/// The longest `Retry-After` that is waited for if the policy does not set it.
+/// The longest `Retry-After` that a client waits for if the policy does not set a limit.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// The names of gRPC's statuses; the index is the status number.
@@ -39,7 +39,7 @@ const GRPC: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// The meaning of one entry of `retries.on`.
+/// What one entry of `retries.on` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryOn {
     ConnectFailure,
@@ -80,7 +80,7 @@ impl RetryOn {
 }
 
 impl TrafficPolicy {
-    /// The values that proxies receive for one of its targets.
+    /// The values that proxies receive for one target of the policy.
     #[must_use]
     pub fn traffic(&self, scope: PolicyScope) -> Traffic {
         let spec = &self.spec;
@@ -106,7 +106,7 @@ impl TrafficPolicy {
 }
 
 impl RateLimitPolicy {
-    /// The values that proxies receive; `port` is the workload's, if the target names one.
+    /// The values that proxies receive for the policy. `port` is the port of the workload, if the target names one.
     #[must_use]
     pub fn limits(&self, port: Option<u16>) -> Vec<RateLimit> {
         let limit = |limit: &RateLimitSpec| RateLimit {
@@ -128,7 +128,7 @@ impl RateLimitPolicy {
     }
 }
 
-/// The document of a policy with this metadata.
+/// The source of a policy: its document, from the document's metadata.
 pub(crate) fn source(metadata: &crate::Metadata) -> PolicySource {
     let created = metadata.creation_timestamp.as_ref();
     let created = created.and_then(|time| u64::try_from(time.0.as_second()).ok());

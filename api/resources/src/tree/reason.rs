@@ -1,4 +1,4 @@
-//! Why the parser rejects a text, in the words of documents instead of its own.
+//! Explains why the parser rejects a text, in words about the document instead of the parser's own.
 
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{Error, UserMessageFormatter};
@@ -28,7 +28,7 @@ pub(super) fn reason(error: &Error) -> String {
                 .to_owned()
         }
         Error::Budget { breach, .. } => breached(breach),
-        // Mistakes of YAML itself have a text of the parser for users.
+        // For mistakes in YAML syntax, the parser has a text for users.
         error => {
             let text = error.render_with_formatter(&UserMessageFormatter);
             let place = error.location().map_or_else(String::new, |place| {
@@ -40,13 +40,13 @@ pub(super) fn reason(error: &Error) -> String {
     }
 }
 
-/// What the parser's text means for the author of the document. `None` if the text says it already.
+/// The parser's text in plainer words for the author of the document. `None` if it is plain enough.
 fn plainer(text: &str) -> Option<&'static str> {
     let (_, plain) = PLAINER.iter().find(|(part, _)| text.contains(part))?;
     Some(plain)
 }
 
-/// Parts of the parser's texts, and what is said in their place.
+/// Parts of the parser's texts, and the words that replace them.
 const PLAINER: [(&str, &str); 6] = [
     (
         "did not find expected key",

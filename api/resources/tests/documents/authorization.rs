@@ -100,7 +100,7 @@ fn a_selector_stands_for_targets() {
     assert!(read.spec.rules.is_empty(), "permits nothing");
 }
 
-/// Parts of a spec, and of the problem that each has.
+/// Parts of a spec, each with a part of the error that it causes.
 const MISTAKES: &[(&str, &str)] = &[
     (
         "  action: Deny\n",

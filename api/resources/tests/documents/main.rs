@@ -1,4 +1,4 @@
-//! What the parser accepts, what it means, and the errors of the rest.
+//! Which documents the parser accepts, what they mean, and the errors for the others.
 
 mod authorization;
 mod gateway;

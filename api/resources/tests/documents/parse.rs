@@ -114,7 +114,7 @@ fn the_place_of_every_field_is_known() {
     let place = |path| outline.place(path).to_string();
     assert_eq!(place("spec.ports[1].port"), "11:11");
     assert_eq!(place("spec.ports[0]"), "8:5");
-    // The innermost parent that exists.
+    // The position of the innermost parent that exists.
     assert_eq!(place("spec.ports[2].port"), place("spec.ports"));
     assert_eq!(place("status.nothing"), place(""));
 }

@@ -224,7 +224,7 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ("  faults:", "  foults:", "spec.foults: unknown field"),
 ];
 
-/// The same for [`LIMITS`].
+/// The changes of [`LIMITS`], and the problem that each causes.
 const OF_LIMITS: &[(&str, &str, &str)] = &[
     (
         "kind: Workload",

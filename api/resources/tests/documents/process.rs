@@ -1,4 +1,4 @@
-//! How the process of a `Workload` is run: what is read, and how each mistake is refused.
+//! How the process of a `Workload` is run: which settings are accepted, and how each mistake is refused.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 

@@ -14,7 +14,7 @@ fn label() -> impl Strategy<Value = String> {
     "[a-z]([a-z0-9-]{0,10}[a-z0-9])?"
 }
 
-/// Arbitrary texts, and texts that YAML could take for values of other types.
+/// Arbitrary texts, and texts that YAML could interpret as values of other types.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(vec![

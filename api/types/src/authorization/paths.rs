@@ -3,21 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How an application reads paths, so that policies read them alike. What it does not say, and servers read
-/// differently, stays ambiguous.
+/// How an application reads paths. Policies read them in the same way. If servers read a path in different ways, and no
+/// setting here says how the application reads it, the path is ambiguous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathReading {
-    /// As they are sent: an escape is no other character, and nothing is ambiguous. Without the others.
+    /// Whether paths are used as sent. Escapes are then not decoded, and no path is ambiguous. The other settings must
+    /// not be set then.
     pub verbatim: bool,
-    /// Several slashes in a row are one.
+    /// Whether several slashes in a row are read as one.
     pub merges_slashes: bool,
-    /// A segment `.` is none, and `..` removes the one before it (RFC 3986 section 5.2.4).
+    /// Whether segments `.` are removed, and `..` removes the segment before it (RFC 3986 section 5.2.4).
     pub resolves_dots: bool,
-    /// `%2F` is a slash.
+    /// Whether `%2F` is read as a slash.
     pub decodes_slashes: bool,
 }
 
-/// A text that is not a [`PathReading`].
+/// The text is not a [`PathReading`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is not how an application reads paths: use strict, none, or of merge-slashes, resolve-dots and \
@@ -25,16 +26,16 @@ pub struct PathReading {
 )]
 pub struct UnknownReading(String);
 
-/// Only what all servers read alike.
+/// The name of the reading that only accepts paths that all servers read in the same way.
 const STRICT: &str = "strict";
-/// As they are sent.
+/// The name of the reading that uses paths as sent.
 const NONE: &str = "none";
 const MERGE: &str = "merge-slashes";
 const RESOLVE: &str = "resolve-dots";
 const DECODE: &str = "decode-slashes";
 
 impl PathReading {
-    /// Whether only paths that all servers read alike are read at all.
+    /// Whether only paths that all servers read in the same way are accepted.
     #[must_use]
     pub fn is_strict(self) -> bool {
         self == Self::default()

@@ -19,7 +19,7 @@ use leno_types::{ServiceName, TrustDomain};
 use super::{DecodeError, bounded, ips, port, traffic};
 use crate::{AUTHORIZATION_LEVEL, proto};
 
-/// Most entries of a list in a policy. Policy documents have fewer.
+/// The largest number of entries of a list in a policy. Policy documents have fewer.
 const MAX_ENTRIES: usize = 1_000;
 
 pub(super) fn authorization(message: Option<proto::Authorization>) -> Authorization {

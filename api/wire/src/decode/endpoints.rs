@@ -1,4 +1,4 @@
-//! Services as they are received: complete, or as changes of the service that the proxy holds.
+//! Services as a proxy receives them: complete, or as changes of a service that it already holds.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use leno_types::{Identity, InstanceName, ServiceName};
 use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port, wire};
 use crate::proto;
 
-/// Most steps of one change; the control plane sends all endpoints instead of a longer change.
+/// The largest number of steps of one change; the control plane sends all endpoints instead of a longer change.
 const MAX_STEPS: usize = 1_024;
 
-/// A service, or those parts of it that differ from what the proxy holds.
+/// A service, or those parts of it that differ from the service that the proxy holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceUpdate(proto::ServiceUpdate);
 
@@ -31,8 +31,8 @@ impl From<proto::ServiceUpdate> for ServiceUpdate {
 }
 
 impl ServiceUpdate {
-    /// Whether it contains all fields except the endpoints, among them the addresses of the
-    /// service.
+    /// Whether the update contains all fields except the endpoints. The addresses of the service are among these
+    /// fields.
     #[must_use]
     pub fn has_front(&self) -> bool {
         self.0.service.is_some()
@@ -145,7 +145,7 @@ fn take_step(
     Ok(())
 }
 
-/// An endpoint with the attributes of another one, but its own workload and addresses.
+/// An endpoint with its own workload and addresses, and all other attributes from another endpoint.
 fn alike(
     message: proto::Endpoint,
     like: Endpoint,
@@ -184,7 +184,7 @@ impl SharedTexts {
         })
     }
 
-    /// Position 0 is the empty text.
+    /// The text at a position. Position 0 is the empty text.
     fn place(&self, position: u32) -> Result<Arc<str>, DecodeError> {
         match position {
             0 => Ok(Arc::default()),
@@ -215,7 +215,7 @@ fn addresses(message: &proto::Endpoint) -> Result<Vec<std::net::IpAddr>, DecodeE
     ips(&message.addresses)
 }
 
-/// The value at a position, from 1.
+/// The value at a position; positions begin with 1.
 fn at<T: Clone>(field: &'static str, all: &[T], position: u32) -> Result<T, DecodeError> {
     let value = all.get(index(position.wrapping_sub(1)));
     value.cloned().ok_or(DecodeError::Number { field, number: position.into() })

@@ -5,11 +5,11 @@ use leno_types::mesh::{ExternalEndpoints, NamedEndpoint, Origination, Roots, Sub
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most names behind one port: as many as a slice may have endpoints.
+/// The largest number of names behind one port: as many as a slice may have endpoints.
 const MAX_NAMES: usize = 1_000;
-/// Most authorities of one policy; a bundle of all public ones has about 150.
+/// The largest number of certificate authorities of one policy; a bundle of all public ones has about 150.
 const MAX_ROOTS: usize = 1_000;
-/// Most alternative names that a certificate may have.
+/// The largest number of alternative names that a server's certificate may have.
 const MAX_SUBJECT_NAMES: usize = 100;
 
 pub(super) fn external(message: proto::External) -> Result<ExternalEndpoints, DecodeError> {
@@ -32,8 +32,7 @@ fn origination(message: proto::Origination) -> Result<Origination, DecodeError> 
             Roots::Given(given.der.iter().map(|der| der.to_vec()).collect())
         }
         Some(proto::origination::Roots::Missing(why)) => Roots::Missing(why.into()),
-        // A policy without authorities cannot be told apart from a message in which they are
-        // missing.
+        // A policy without authorities would look like a message in which they are missing.
         Some(proto::origination::Roots::System(false)) | None => {
             return Err(DecodeError::Missing("authorities of an external service"));
         }

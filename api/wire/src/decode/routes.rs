@@ -13,7 +13,7 @@ use leno_types::routes::{
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most routes of one service, and most entries of each list in them: far more than the Gateway
+/// The largest number of routes of one service, and of entries of each list in a route. It is far above the Gateway
 /// API's own bounds.
 const MAX_LIST: usize = 10_000;
 

@@ -14,10 +14,10 @@ use leno_types::traffic::{
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most policies of one service, and most limits of one workload. All policies are evaluated when
-/// one changes, and all limits for every request.
+/// The largest number of policies of one service, and of limits of one workload. All policies are evaluated when one
+/// changes, and all limits for every request.
 const MAX_POLICIES: usize = 1_000;
-/// Most entries of a list in a policy.
+/// The largest number of entries of a list in a policy.
 const MAX_ENTRIES: usize = 100;
 
 pub(super) fn traffic(messages: Vec<proto::Traffic>) -> Result<Arc<[Arc<Traffic>]>, DecodeError> {
@@ -108,7 +108,7 @@ fn unknown(field: &'static str, number: impl Into<i64>) -> DecodeError {
     DecodeError::Number { field, number: number.into() }
 }
 
-/// A time that must not be zero: a limit or an interval of zero would cause a division by zero.
+/// A time that must not be zero, because zero as a limit or an interval would cause a division by zero.
 fn span(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds.max(1))
 }
@@ -198,7 +198,7 @@ fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
         Ok(Name::Random) => Algorithm::Random,
         Ok(Name::RingHash) => Algorithm::RingHash(on),
         Ok(Name::Maglev) => Algorithm::Maglev(on),
-        // Reject an algorithm of a later version instead of guessing: sessions may depend on it.
+        // Reject an algorithm that only later versions know, instead of guessing: sessions may depend on it.
         Err(_) => return Err(unknown("balancing algorithm", message.algorithm)),
     };
     Ok(Balancing {

@@ -1,4 +1,4 @@
-//! Encodes endpoints of services, complete or as changes of what a proxy holds.
+//! Encodes endpoints of services: all of them, or the changes since the version that a proxy holds.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -22,11 +22,11 @@ use crate::{ADDRESS_TYPE, proto};
 /// The endpoints of a service in a response, already encoded.
 #[derive(Clone, Copy, Debug)]
 pub enum EndpointsUpdate<'a> {
-    /// None: the proxy holds the current ones.
+    /// None, because the proxy holds the current ones.
     None,
     /// All endpoints, from [`endpoints`].
     All(&'a [u8]),
-    /// The version that the proxy holds, and the steps from there, each from [`endpoints_step`].
+    /// The version that the proxy holds, and the steps from there to the current version, each from [`endpoints_step`].
     Delta(&'a str, &'a [Bytes]),
 }
 
@@ -68,8 +68,8 @@ pub fn endpoints(service: &Service) -> Bytes {
         .into()
 }
 
-/// Encodes the change from the endpoints of `old` to those of `new`, for [`service_update`]. `None`
-/// if their ports differ: all endpoints have to be sent then.
+/// Encodes the change from the endpoints of `old` to those of `new`, for [`service_update`]. `None` if their ports
+/// differ; then all endpoints must be sent.
 #[must_use]
 pub fn endpoints_step(old: &Service, new: &Service) -> Option<Bytes> {
     let numbers = |service: &Service| service.ports.iter().map(|p| p.port).collect::<Vec<_>>();
@@ -147,7 +147,7 @@ fn attributes(endpoint: &Endpoint) -> Attributes<'_> {
     (endpoint.port, endpoint.identity.as_ref(), &endpoint.place, endpoint.wire)
 }
 
-/// The first position, from 1, of each combination of attributes; empty if none is needed.
+/// For each combination of attributes, the position of the first endpoint that has it, from 1. Empty unless `needed`.
 fn likes(old: &[Endpoint], needed: bool) -> HashMap<Attributes<'_>, u32> {
     let mut likes = HashMap::new();
     for (nth, endpoint) in old.iter().enumerate().take_while(|_| needed) {
@@ -156,7 +156,7 @@ fn likes(old: &[Endpoint], needed: bool) -> HashMap<Attributes<'_>, u32> {
     likes
 }
 
-/// Texts that endpoints share, sent once.
+/// Texts that several endpoints use; each is sent once.
 #[derive(Default)]
 struct SharedTexts {
     identities: Texts<Identity>,
@@ -208,7 +208,7 @@ impl SharedTexts {
     }
 }
 
-/// The workload's name, without the namespace if that is the service's.
+/// The workload's name, without the namespace if it is that of the service.
 fn workload(endpoint: &Endpoint, service: &ServiceName) -> String {
     match &endpoint.workload {
         None => String::new(),

@@ -51,7 +51,7 @@ fn rule(rule: &RouteRule) -> proto::Rule {
     }
 }
 
-/// A timeout below a millisecond becomes one millisecond.
+/// In milliseconds; a timeout below a millisecond becomes one millisecond.
 fn milliseconds(timeout: Option<Duration>) -> u64 {
     timeout.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1))
 }

@@ -76,7 +76,7 @@ fn scope(scope: &PolicyScope) -> Option<proto::traffic::Scope> {
     }
 }
 
-/// A time below a millisecond becomes one millisecond, because 0 means that the time is not set.
+/// In milliseconds; a time below a millisecond becomes one millisecond, because 0 means that the time is not set.
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
 }
@@ -98,7 +98,7 @@ fn retries(retries: &Retries) -> proto::Retries {
         timeout: retries.on.timeout,
         non_idempotent: retries.non_idempotent,
         per_try_timeout_ms: some_milliseconds(retries.per_try_timeout),
-        // Waits may be zero.
+        // A wait may be zero.
         backoff_ms: u64::try_from(retries.backoff.base.as_millis()).unwrap_or(u64::MAX),
         max_backoff_ms: u64::try_from(retries.backoff.max.as_millis()).unwrap_or(u64::MAX),
         budget_percent: retries.budget.percent,

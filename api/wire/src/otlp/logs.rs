@@ -1,4 +1,4 @@
-//! Records of the access log.
+//! OTLP records of the access log.
 
 use bytes::Bytes;
 use leno_tap::{AccessField, AccessRecord, TraceIds};

@@ -1,4 +1,4 @@
-//! Encodes and decodes authorization policies, including those that a proxy cannot read.
+//! Encodes and decodes authorization policies, including those that a proxy cannot understand.
 
 use std::time::Duration;
 
@@ -211,7 +211,7 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
             message.policies[0].action = 4;
             message.policies[0].external = Some(external);
         },
-        // The external action without an authorizer.
+        // The external action, but no authorizer.
         |message| message.policies[0].action = 4,
         |message| message.level = AUTHORIZATION_LEVEL + 1,
         |message| message.default = 99,
@@ -233,9 +233,9 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
     }
 }
 
-/// An older proxy must not apply a policy without the parts that it does not know. Before tokens, it would ignore them.
-/// Before external authorizers, it does not know the action. Before headers of claims, it would forward what clients
-/// send in their place. Before bodies, it would query the authorizer without them. Before times of certificates, it
+/// An older proxy must not apply a policy without the parts that it does not know. Before level 2 it would ignore
+/// tokens. Before level 3 it does not know the action for external authorizers. Before level 4 it would forward headers
+/// that clients send in place of the headers of claims, and query the authorizer without bodies. Before level 5 it
 /// would accept certificates of any age.
 #[test]
 fn a_policy_with_a_newer_part_needs_a_higher_level() {

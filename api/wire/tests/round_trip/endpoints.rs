@@ -1,4 +1,4 @@
-//! Checks that changes of endpoints, applied to what the proxy holds, produce the control plane's state.
+//! Checks that a proxy that applies changes of endpoints arrives at the control plane's state.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ proptest! {
         let states: Vec<Service> = states.iter().map(|lists| service(lists)).collect();
         let steps: Vec<Bytes> =
             states.windows(2).map(|pair| endpoints_step(&pair[0], &pair[1]).unwrap()).collect();
-        // Step by step, and from each state to the last one at once.
+        // Apply the steps one by one, and also from each state to the last one at once.
         for (nth, step) in steps.iter().enumerate() {
             let one = EndpointsUpdate::Delta("v", std::slice::from_ref(step));
             let held = Some(("f.v", &states[nth]));
@@ -78,7 +78,7 @@ fn the_change_of_one_endpoint_in_a_thousand_is_tens_of_bytes() {
     let step = endpoints_step(&before, &after).unwrap();
     assert!(step.len() < 48, "{} bytes", step.len());
     assert!(encode::endpoints(&after).len() > 30_000);
-    // Routes and policy are sent without endpoints, too.
+    // Routes and policy can be sent without endpoints, too.
     let front = encode::front(&after);
     let update = service_update(Some(&front), EndpointsUpdate::None);
     assert_eq!(received(update, Some(("f.v", &after))), after);

@@ -1,4 +1,4 @@
-//! Generates one value of each kind of external endpoint, by a number.
+//! Generates a value for each kind of external endpoint, chosen by a number.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A timer with microsecond precision; tokio's own rounds up to the next millisecond.
+//! A timer with microsecond precision; tokio's own timer rounds up to the next millisecond.
 
 #![expect(
     unsafe_code,
@@ -13,7 +13,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use tokio::io::unix::AsyncFd;
 
-/// A timer on a descriptor; must be created inside a tokio runtime.
+/// A kernel timer whose descriptor tokio watches; must be created inside a tokio runtime.
 #[derive(Debug)]
 pub struct Clock(AsyncFd<Timer>);
 
@@ -28,7 +28,7 @@ impl AsRawFd for Timer {
 }
 
 impl Clock {
-    /// Creates a timer that is not armed.
+    /// Creates a timer that is not set to any moment yet.
     pub fn new() -> Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = Timer(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);
@@ -36,7 +36,7 @@ impl Clock {
         Ok(Clock(unsafe { AsyncFd::register(timer)? }))
     }
 
-    /// Waits until `when`; returns at once if that moment has passed.
+    /// Waits until `when`; returns at once if that moment is over.
     pub async fn until(&self, when: Instant) -> Result<()> {
         let left = when.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,4 +1,4 @@
-//! One slot of load: a connection, or one stream of a connection.
+//! A slot of the load, which is a connection or one stream of a connection.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::dialler::{Dialler, RequestOutcome};
 use super::plan::ClusterTarget;
 use super::{h2, stream};
 
-/// A slot: it carries one request at a time.
+/// A slot, which carries one request at a time.
 pub(super) enum Connection {
     Stream(stream::StreamConnection),
     H2(h2::Slot),
@@ -39,8 +39,8 @@ impl Connection {
         }
     }
 
-    /// Opens the connection before the first request needs it. A failure is reported by that
-    /// request.
+    /// Opens the connection before the first request needs it. A failure is not returned here, because the first
+    /// request reports it.
     pub(super) async fn open(&mut self, limit: Duration) {
         // The first request reports the failure.
         let _ = tokio::time::timeout(limit, async {
@@ -52,8 +52,8 @@ impl Connection {
         .await;
     }
 
-    /// Drops the connection together with any request under way; of a shared HTTP/2 connection,
-    /// only this slot's stream.
+    /// Drops the connection together with any unfinished request; of a shared HTTP/2 connection, only this slot's
+    /// stream.
     pub(super) fn reset(&mut self) {
         match self {
             Self::Stream(connection) => connection.reset(),
@@ -61,7 +61,7 @@ impl Connection {
         }
     }
 
-    /// Connections opened by this slot.
+    /// The number of connections that this slot has opened.
     pub(super) fn opened(&self) -> u64 {
         match self {
             Self::Stream(connection) => connection.dialler.opened,

@@ -1,4 +1,4 @@
-//! Opens the connections of a load, and how a request on one of them ends.
+//! Opens the connections of a load, and names the ways in which a request can fail.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::plan::ClusterTarget;
 
-/// Why a request failed, as reports name it.
+/// Why a request failed, in the word that reports use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestFailure(pub(super) &'static str);
 
@@ -21,8 +21,8 @@ impl RequestFailure {
     pub(super) const STATUS_OTHER: Self = Self("status_other");
     pub(super) const GRPC_STATUS: Self = Self("grpc_status");
 
-    /// The failure that a status counts as; `None` for a success. A redirect is a success, as in
-    /// h2load and wrk, and is not followed.
+    /// The failure for a response status; `None` if the status is a success. A redirect is a success, as in h2load and
+    /// wrk, and is not followed.
     pub(super) fn of_status(status: u16) -> Option<Self> {
         match status {
             200..400 => None,
@@ -38,7 +38,7 @@ pub(super) struct RequestOutcome {
     pub(super) body_bytes: u64,
 }
 
-/// Connects to a target's addresses; after a failure it moves on to the next one.
+/// Connects to a target's addresses; after a failure it tries the next address.
 pub(super) struct Dialler {
     pub(super) target: Rc<ClusterTarget>,
     pub(super) next_address: usize,
@@ -51,7 +51,7 @@ impl Dialler {
         for _ in 0..addresses.len() {
             let address = addresses[self.next_address % addresses.len()];
             if let Ok(stream) = TcpStream::connect(address).await {
-                // Fails only on a socket that is already dead, which the next write reports.
+                // This only fails on a socket that is already dead, which the next write reports.
                 let _ = stream.set_nodelay(true);
                 self.opened += 1;
                 return Ok(stream);

@@ -12,9 +12,9 @@ use tokio::sync::Mutex;
 use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::{ClusterTarget, Protocol};
 
-/// Flow-control window of streams and connections, so large that it never delays a response.
+/// Flow-control window of streams and connections. It is so large that it never delays a response.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// A slot carries one stream at a time on a connection that several slots share.
+/// A slot, which carries one stream at a time on a connection that several slots share.
 pub(super) struct Slot {
     shared: Rc<SharedConnection>,
     /// The stream that stays open, for [`Protocol::GrpcStream`].
@@ -23,7 +23,7 @@ pub(super) struct Slot {
     first: bool,
 }
 
-/// A connection, which may be closed.
+/// A connection that several slots share; it may be closed at the moment.
 struct SharedConnection {
     dialler: Mutex<Dialler>,
     target: Rc<ClusterTarget>,
@@ -35,7 +35,7 @@ struct SharedConnection {
 struct Streaming {
     send: SendStream<Bytes>,
     receive: Receive,
-    /// Received bytes that do not make a whole message yet.
+    /// Received bytes that are not a whole message yet.
     rest: BytesMut,
 }
 
@@ -82,8 +82,7 @@ impl Slot {
         if self.first { self.shared.opened.get() } else { 0 }
     }
 
-    /// Drops the slot's open stream. A unary call needs nothing: dropping its future has reset its
-    /// stream.
+    /// Drops the slot's open stream. Nothing is to be done for a unary call: dropping its future has reset its stream.
     pub(super) fn reset(&mut self) {
         self.stays = None;
     }
@@ -109,15 +108,15 @@ impl Slot {
         if result.is_err() {
             self.stays = None;
         }
-        // After an error on one stream, other slots may still use the connection. A dead connection
-        // is replaced because opening a stream on it fails.
+        // After an error on one stream, other slots may still use the connection. A dead connection is replaced later,
+        // when opening a stream on it fails.
         if self.shared.target.plan.new_connection {
             self.shared.sender.replace(None);
         }
         RequestOutcome { result, body_bytes }
     }
 
-    /// Sends one message on the stream that stays open and reads its echo.
+    /// Sends one message on the slot's open stream and reads its echo.
     async fn talk(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
         if self.stays.is_none() {
             self.stays = Some(self.shared.stream().await?);
@@ -133,7 +132,7 @@ impl Slot {
             match body.data().await {
                 Some(Ok(bytes)) => {
                     stream.rest.extend_from_slice(&bytes);
-                    // Fails only if the connection is gone, which the next read reports.
+                    // This only fails if the connection is gone, which the next read reports.
                     let _ = body.flow_control().release_capacity(bytes.len());
                 }
                 Some(Err(_)) => return Err(RequestFailure::RESET),
@@ -147,9 +146,9 @@ impl Slot {
 }
 
 impl SharedConnection {
-    /// A sender of the connection; opens the connection if it is closed.
+    /// A handle that sends requests on the connection; opens the connection if it is closed.
     async fn sender(&self) -> Result<SendRequest<Bytes>, RequestFailure> {
-        // The lock is held while the connection is opened, so that only one is opened.
+        // The lock is held while the connection is opened, so that slots do not open several.
         let mut dialler = self.dialler.lock().await;
         let open = self.sender.borrow().clone();
         if let Some(sender) = open {
@@ -202,7 +201,7 @@ impl SharedConnection {
         while let Some(bytes) = response.body_mut().data().await {
             let bytes = bytes.map_err(|_| RequestFailure::RESET)?;
             *body_bytes += bytes.len() as u64;
-            // Fails only if the connection is gone, which the next read reports.
+            // This only fails if the connection is gone, which the next read reports.
             let _ = response.body_mut().flow_control().release_capacity(bytes.len());
         }
         let trailers = response.body_mut().trailers().await.map_err(|_| RequestFailure::RESET)?;
@@ -215,7 +214,7 @@ impl SharedConnection {
         Ok(())
     }
 
-    /// Opens a stream whose two directions stay open.
+    /// Opens a stream, and ends neither of its directions.
     async fn stream(&self) -> Result<Streaming, RequestFailure> {
         let mut sender = self.sender().await?;
         let (response, send) =

@@ -1,4 +1,4 @@
-//! The plan of a load: what is sent where, when, and for how long.
+//! The plan of a load: which requests are sent, where, when, and for how long.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The largest number of connections of one plan; far above what a test asks one proxy to hold.
+/// The largest number of connections of one plan. No test opens so many through one proxy.
 pub const MAX_CONNECTIONS: usize = 20_000;
 
-/// The largest number of streams of one connection; no fewer than servers allow by default.
+/// The largest number of streams of one connection. By default, servers do not allow more.
 pub const MAX_STREAMS: usize = 1000;
 
-/// Bytes before a gRPC message: the compression flag and the length.
+/// The number of bytes before a gRPC message: the compression flag and the length.
 const PREFIX: usize = 5;
 
 /// When requests are sent.
@@ -26,8 +26,8 @@ pub enum Pace {
     Rate(f64),
     /// Closed loop: each connection sends as soon as it has its response.
     Saturate,
-    /// Closed loop in which each connection pauses before it sends again: a random time, uniformly
-    /// distributed up to this.
+    /// Closed loop in which each connection pauses before it sends again. The pause is a random time, uniformly
+    /// distributed between zero and this duration.
     Think(Duration),
 }
 
@@ -38,16 +38,16 @@ pub enum Protocol {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2 without TLS, prior knowledge.
+    /// HTTP/2 without TLS, without negotiation (prior knowledge).
     Http2,
     /// Unary gRPC calls over HTTP/2 without TLS, one message each way.
     Grpc,
     /// Messages on gRPC streams that stay open: a request is one message and its echo.
     GrpcStream,
-    /// The bytes of the body in one direction and the same number back.
+    /// The body's bytes are sent to the server, which sends the same number of bytes back.
     Tcp,
-    /// The same on a connection of HTTP/1.1 that was upgraded to `websocket`. What follows is opaque to proxies; it has no
-    /// frames.
+    /// Like TCP, after a connection of HTTP/1.1 was upgraded to `websocket`. Proxies do not look at the bytes after the
+    /// upgrade, so they are not in WebSocket frames.
     WebSocket,
 }
 
@@ -62,11 +62,11 @@ impl Protocol {
 /// The load to generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// `http://host[:port]/path`, with every protocol.
+    /// The URL, `http://host[:port]/path` for every protocol.
     pub url: String,
     /// The protocol.
     pub protocol: Protocol,
-    /// Concurrent streams on each connection, if the protocol multiplexes.
+    /// The number of concurrent streams on each connection, if the protocol has streams.
     pub streams: usize,
     /// When requests are sent.
     pub pace: Pace,
@@ -75,29 +75,30 @@ pub struct Plan {
     pub connections: usize,
     /// Opens a new connection for each request.
     pub new_connection: bool,
-    /// Sends one request on each connection before the first scheduled one. A proxy that accepts at
-    /// once connects to the server only then. Fortio does the same.
+    /// Sends one request on each connection before the first scheduled request, as Fortio does. A proxy that accepts a
+    /// connection at once connects to the server only when such a request arrives.
     #[serde(default)]
     pub primed: bool,
     /// How long to measure.
     pub duration: Duration,
     /// How long to generate load before the measurement.
     pub warm_up: Duration,
-    /// Paths that each connection requests in turn instead of the URL's; HTTP/1.1 only.
+    /// Paths that each connection requests in turn instead of the path of the URL; HTTP/1.1 only.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Method of the request.
+    /// The method of the requests.
     pub method: String,
-    /// Bytes of the request body; 0 sends none.
+    /// The size of the request body in bytes; 0 means no body.
     pub body_size: usize,
     /// Additional header fields.
     pub headers: Vec<(String, String)>,
-    /// Reads nothing of responses: each request lasts until its time limit, and its connection ends with it. HTTP/1.1 only.
+    /// Does not read responses: each request lasts until its time limit, and its connection ends with it. HTTP/1.1
+    /// only.
     #[serde(default)]
     pub unread: bool,
     /// The time limit of a request, from its first byte.
     pub timeout: Duration,
-    /// Threads; one can send about 40,000 requests a second.
+    /// The number of threads; each can send about 40,000 requests a second.
     pub threads: usize,
 }
 
@@ -124,7 +125,7 @@ impl Plan {
         }
     }
 
-    /// Requests a second; `None` for a closed loop.
+    /// The number of requests per second; `None` for a closed loop.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         match self.pace {
@@ -134,7 +135,7 @@ impl Plan {
     }
 }
 
-/// What every connection sends, and the addresses it connects to.
+/// The bytes that every connection sends, and the addresses to which it connects.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterTarget {
     pub(super) plan: Plan,
@@ -144,23 +145,23 @@ pub(super) struct ClusterTarget {
 }
 
 impl ClusterTarget {
-    /// The request of protocols that send the same bytes every time.
+    /// The request, for protocols that send the same bytes every time.
     pub(super) fn request(&self) -> &Bytes {
         &self.requests[0]
     }
 }
 
-/// Stops running load early. Clones share one state.
+/// Stops running load early. Clones stop the same load.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Stops the load: no further request is sent, and those under way are completed.
+    /// Stops the load: no further request is sent, and unfinished requests are completed.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was stopped.
+    /// Whether the load was stopped.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -190,7 +191,7 @@ pub(super) fn check(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// What the connections of a plan send, and where to.
+/// The bytes that the connections of a plan send, and where they connect.
 pub(super) fn target(plan: &Plan) -> Result<ClusterTarget> {
     let rest = plan.url.strip_prefix("http://").context("the URL must start with http://")?;
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));

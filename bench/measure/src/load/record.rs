@@ -1,4 +1,4 @@
-//! The counts of the load threads, and the report made from them.
+//! Counts of what the load threads did, and the report that is made from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::Plan;
 use crate::usage::Cpu;
 
-/// The largest latency that the histogram resolves; longer ones count as this.
+/// The largest latency that the histogram can hold; a longer one counts as this.
 pub const MAX_LATENCY_US: u64 = 120_000_000;
 /// The generator counts as the bottleneck if the 99th percentile of its own delay is above this:
 /// half of the latency that the best proxies add.
@@ -22,7 +22,7 @@ pub(super) const UNSENT: &str = "unsent";
 /// The error label of a request that was due while the backlog was full.
 pub(super) const BACKLOG_FULL: &str = "backlog_full";
 
-/// The counts of one thread.
+/// The counts of one load thread.
 pub(super) struct LoadTally {
     pub(super) latency: Histogram<u64>,
     pub(super) lag: Histogram<u64>,
@@ -79,9 +79,9 @@ impl LoadTally {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// Mean.
+    /// The mean latency.
     pub mean: f64,
-    /// Median.
+    /// The median latency.
     pub p50: u64,
     /// 75th percentile.
     pub p75: u64,
@@ -95,7 +95,7 @@ pub struct Latency {
     pub p99_9: u64,
     /// 99.99th percentile.
     pub p99_99: u64,
-    /// Longest.
+    /// The longest latency.
     pub max: u64,
 }
 
@@ -121,7 +121,7 @@ impl Latency {
     }
 }
 
-/// The smallest value of sorted buckets that is not exceeded by at least this share of all values.
+/// The smallest value in the buckets that is at least as large as this share of all values. The buckets must be sorted.
 #[must_use]
 pub fn value_at(buckets: &[Bucket], quantile: f64) -> u64 {
     let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
@@ -134,13 +134,13 @@ pub fn value_at(buckets: &[Bucket], quantile: f64) -> u64 {
     buckets.iter().find(reaches).or(buckets.last()).map_or(0, |bucket| bucket.us)
 }
 
-/// The buckets of a histogram that are not empty, shortest first.
+/// The buckets of a histogram that are not empty, shortest latency first.
 fn buckets(histogram: &Histogram<u64>) -> Vec<Bucket> {
     let recorded = histogram.iter_recorded();
     recorded.map(|at| Bucket { us: at.value_iterated_to(), count: at.count_at_value() }).collect()
 }
 
-/// One bucket of a histogram, which keeps three significant digits of a value.
+/// A bucket of a histogram. Buckets are so narrow that values keep three significant digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
     /// The largest value that counts in this bucket, in microseconds.
@@ -149,7 +149,7 @@ pub struct Bucket {
     pub count: u64,
 }
 
-/// The record of one run of load.
+/// The results of one run of load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The URL of the load.
@@ -163,7 +163,7 @@ pub struct Report {
     pub new_connection: bool,
     /// Measured seconds, without warm-up.
     pub duration_s: f64,
-    /// Completed requests, successful or failed.
+    /// Completed requests, whether they succeeded or failed.
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -178,9 +178,9 @@ pub struct Report {
     pub lag_us: Latency,
     /// Whether the generator was the bottleneck; then the latencies are its own, not the server's.
     pub generator_limited: bool,
-    /// The share of its time that the busiest load thread was on a CPU, 0 to 1.
+    /// The share of its time that the busiest load thread was on a CPU, from 0 to 1.
     pub generator_busy: f64,
-    /// The largest number of requests that were due and waited for a free connection.
+    /// The largest number of requests that were due and waited for a free connection at the same time.
     pub backlog_max: usize,
     /// Body bytes received.
     pub body_bytes: u64,
@@ -203,7 +203,7 @@ impl Report {
         [UNSENT, BACKLOG_FULL].iter().filter_map(|kind| self.errors_by_kind.get(*kind)).sum()
     }
 
-    /// The failed requests by kind, with counts.
+    /// The failed requests by kind, with counts, as a text.
     #[must_use]
     pub fn errors_in_words(&self) -> String {
         let kinds = self.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));

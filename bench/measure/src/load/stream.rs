@@ -1,5 +1,5 @@
-//! One client connection that carries one request at a time: requests of HTTP/1.1, or bytes that the server sends back, at
-//! once or after an upgrade to WebSocket.
+//! One client connection that carries one request at a time. A request is one of HTTP/1.1, or bytes that the server
+//! sends back, at once or after an upgrade to WebSocket.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -8,13 +8,13 @@ use super::dialler::{Dialler, RequestFailure, RequestOutcome};
 use super::plan::Protocol;
 use crate::http1::{Response, ResponseReader};
 
-/// How many bytes one read may take: of HTTP/1.1, and of bytes that the server sends back.
+/// The largest number of bytes of one read.
 const HTTP1_READ: usize = 16 * 1024;
 const ECHO_READ: usize = 64 * 1024;
 /// The largest number of unparsed bytes: one response head.
 const MAX_UNPARSED: usize = 64 * 1024 + HTTP1_READ;
 
-/// The place of one connection, which may be closed at the moment.
+/// The place for one connection, which may be closed at the moment.
 pub(super) struct StreamConnection {
     pub(super) dialler: Dialler,
     stream: Option<TcpStream>,
@@ -83,7 +83,7 @@ impl StreamConnection {
         self.sent = self.sent.wrapping_add(1);
         stream.write_all(request).await.map_err(|_| RequestFailure::SEND)?;
         if self.dialler.target.plan.unread {
-            // Ends at the time limit of the request.
+            // The time limit of the request ends this wait.
             std::future::pending::<()>().await;
         }
         let response = read(stream, &mut self.buffer, self.head_request).await?;
@@ -97,7 +97,8 @@ impl StreamConnection {
         RequestFailure::of_status(response.status).map_or(Ok(()), Err)
     }
 
-    /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both directions.
+    /// Sends the body and reads the same number of bytes, concurrently: a large message fills the buffers of both
+    /// directions.
     async fn echo(&mut self, body_bytes: &mut u64) -> Result<(), RequestFailure> {
         let stream = self.stream.as_mut().ok_or(RequestFailure::CONNECT)?;
         let (mut reader, mut writer) = stream.split();
@@ -128,7 +129,7 @@ impl StreamConnection {
     }
 }
 
-/// A connection that is ready for the first bytes.
+/// Opens a connection, and upgrades it if the protocol requires that.
 async fn dial(dialler: &mut Dialler) -> Result<TcpStream, RequestFailure> {
     let mut stream = dialler.dial().await?;
     if dialler.target.plan.protocol == Protocol::WebSocket {
@@ -166,7 +167,7 @@ async fn read(
 async fn upgrade(stream: &mut TcpStream, url: &str) -> Result<(), RequestFailure> {
     let rest = url.trim_start_matches("http://");
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-    // The key of RFC 6455, section 1.3.
+    // The sample key in section 1.3 of RFC 6455.
     let head = format!(
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

@@ -1,4 +1,4 @@
-//! One thread of load: a schedule, a backlog and the connections that serve it.
+//! One thread of load: its schedule, its backlog and its connections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use super::plan::{ClusterTarget, Pace, Plan, Stop};
 use super::record::{BACKLOG_FULL, LoadTally, UNSENT};
 use crate::usage::cpu_of_this_thread;
 
-/// The largest number of due, unsent requests of a thread: one minute at twice the rate that one
-/// proxy can serve. Requests beyond it count as errors.
+/// The largest number of requests of a thread that are due and not sent: one minute at twice the rate that one proxy
+/// can serve. Requests beyond it count as errors.
 const MAX_BACKLOG: usize = 2_000_000;
-/// How long after the end the backlog is still served; the rest of it counts as errors.
+/// How long after the end of the load the backlog is still served; requests that are left then count as errors.
 const BACKLOG_GRACE: Duration = Duration::from_secs(2);
 /// The time limit for opening a connection before the first request.
 const OPEN_LIMIT: Duration = Duration::from_secs(2);
-/// The time limits of the priming requests.
+/// The time limits of the priming requests, which are sent before the load.
 const PRIME_LIMITS: PrimeLimits =
     PrimeLimits { each: Duration::from_secs(2), all: Duration::from_secs(10) };
 
@@ -37,7 +37,7 @@ pub(super) struct LoadShare {
 }
 
 impl LoadShare {
-    /// Part `nth` of `threads`; the schedules of all parts interleave.
+    /// Part `nth` of `threads`, whose schedules interleave.
     pub(super) fn of(plan: &Plan, (nth, threads): (usize, usize), not_before: Instant) -> Self {
         let whole = plan.rate().map(|rate| Duration::from_secs_f64(1.0 / rate));
         let connections =
@@ -51,8 +51,8 @@ impl LoadShare {
         }
     }
 
-    /// The same share for plan `nth` of `of` plans: shifts its schedule so that the plans do not
-    /// all send at the same moment.
+    /// The same share for plan `nth` of `of` plans: its schedule is shifted, so that the plans do not all send at the
+    /// same moment.
     pub(super) fn later(self, nth: usize, of: usize) -> Self {
         let part = nth as f64 / of as f64;
         let phase = self.phase + self.interval.unwrap_or_default().mul_f64(part);
@@ -60,12 +60,12 @@ impl LoadShare {
     }
 }
 
-/// What the schedule and the connections of one thread share.
+/// The state that the schedule and the connections of one thread share.
 struct Desk {
     backlog: RefCell<VecDeque<Instant>>,
-    /// Idle connections. The one that has been idle longest is next, so that all are in use.
+    /// Idle connections. The one that has been idle longest is used next, so that all are used.
     free: RefCell<VecDeque<usize>>,
-    /// The next request of each connection, as the moment it was due.
+    /// For each connection, the moment at which its next request was due.
     jobs: RefCell<Vec<Option<Instant>>>,
     bells: Vec<Notify>,
     ended: Cell<bool>,
@@ -74,7 +74,7 @@ struct Desk {
     /// Ends the load early.
     stop: Stop,
     pace: Pace,
-    /// For the pauses of a closed loop.
+    /// Chooses the pauses of a closed loop.
     random: RefCell<fastrand::Rng>,
     tally: RefCell<LoadTally>,
 }
@@ -99,7 +99,7 @@ impl Desk {
         tally.backlog_max = tally.backlog_max.max(backlog.len());
     }
 
-    /// The next request for `connection`; `None` when the run has ended.
+    /// Waits for the next request of `connection`, and returns when it was due. `None` when the run has ended.
     async fn next(&self, connection: usize) -> Option<Instant> {
         match self.pace {
             Pace::Rate(_) => {}
@@ -125,13 +125,13 @@ impl Desk {
         }
     }
 
-    /// The next request of a closed loop.
+    /// The next request of a closed loop, which is due now.
     fn at_once(&self) -> Option<Instant> {
         let now = Instant::now();
         (!self.is_over(now)).then_some(now)
     }
 
-    /// Whether no request is due any more at this moment.
+    /// Whether the load has ended at this moment.
     fn is_over(&self, when: Instant) -> bool {
         when >= self.measure_to.get() || self.stop.is_stopped()
     }
@@ -145,7 +145,7 @@ impl Desk {
         self.bells.iter().for_each(Notify::notify_one);
     }
 
-    /// Counts the requests that were due and never sent as errors, and drops them.
+    /// Counts the requests that were due and never sent as errors, and removes them.
     fn give_up_backlog(&self) {
         let mut tally = self.tally.borrow_mut();
         for due in self.backlog.borrow_mut().drain(..).filter(|due| self.measured(*due)) {
@@ -216,19 +216,19 @@ async fn drive(target: Rc<ClusterTarget>, share: LoadShare, stop: Stop) -> Resul
 #[derive(Clone, Copy)]
 struct PrimeLimits {
     each: Duration,
-    /// The limit of all connections of a thread together, which are primed one after the other.
+    /// The time limit for all connections of a thread together, which are primed one after the other.
     all: Duration,
 }
 
-/// Sends one request on each connection. The first measured request reports a failure. A request
-/// that is still under way at the limit is dropped with its connection, so that its response is not
-/// taken for that of the next request.
+/// Sends one request on each connection. A failure here is not reported: the first measured request will report it. A
+/// request that is still unfinished at the limit is dropped with its connection, so that its response is not mistaken
+/// for that of the next request.
 async fn prime(slots: &mut [Connection], limits: PrimeLimits) {
     let end = tokio::time::Instant::now() + limits.all;
     for slot in slots {
         let left = end.saturating_duration_since(tokio::time::Instant::now());
         if left.is_zero() {
-            // The other connections stay open and unprimed.
+            // The other connections stay open without a priming request.
             break;
         }
         let limit = limits.each.min(left);
@@ -251,7 +251,7 @@ async fn schedule(desk: &Desk, start: Instant, interval: Duration) -> Result<()>
         if due > Instant::now() {
             clock.until(due).await?;
         } else if nth.is_multiple_of(64) {
-            // Behind schedule: lets the connections work between bursts.
+            // The thread is behind schedule: let the connections work between bursts.
             tokio::task::yield_now().await;
         }
         desk.due(due);
@@ -267,7 +267,7 @@ async fn wait_for_backlog(desk: &Desk) {
     desk.give_up_backlog();
 }
 
-/// Serves one connection; ends when the desk has no more work.
+/// Sends requests on one connection until the run has ended.
 async fn serve(desk: Rc<Desk>, mut connection: Connection, nth: usize) {
     while let Some(due) = desk.next(nth).await {
         let outcome = connection.request().await;

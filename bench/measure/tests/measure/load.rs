@@ -1,4 +1,4 @@
-//! The load generator against servers that behave and servers that fail.
+//! Runs the load generator against servers that work and servers that fail.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn paths_are_asked_for_in_turn() {
     plan.connections = 1;
     plan.paths = vec!["/?size=1".into(), "/?size=10".into(), "/?size=100".into()];
     let report = run(&plan).unwrap();
-    // 40 requests: 14 of the first, 13 of each of the others.
+    // 40 requests: 14 of the first path, 13 of each of the other two.
     assert_eq!((report.requests, report.errors), (40, 0), "{report:?}");
     assert_eq!(report.body_bytes, 14 + 130 + 1300);
     // The first path is requested by the priming request, which is not counted.
@@ -51,7 +51,7 @@ fn warm_up_is_not_counted_and_threads_share_the_rate() {
 #[test]
 fn a_stalled_server_shows_in_all_requests_that_were_due_meanwhile() {
     let server = Server::start(Backend::default()).unwrap();
-    // One connection, 100 ms a response, 100 requests a second: the queue grows until the end.
+    // With one connection, 100 ms for a response, and 100 requests a second, the queue grows until the end.
     let mut plan = Plan::new(server.url("/?delay_ms=100"), 100.0, Duration::from_millis(500));
     plan.connections = 1;
     let report = run(&plan).unwrap();

@@ -16,8 +16,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-/// The largest number of idle connections to one callee; further ones are closed after their
-/// answer.
+/// The largest number of idle connections to one called service; others are closed after their answer.
 const MAX_IDLE: usize = 256;
 /// An empty gRPC message: not compressed, length 0.
 const EMPTY_MESSAGE: &[u8] = &[0; 5];
@@ -26,7 +25,7 @@ const EMPTY_MESSAGE: &[u8] = &[0; 5];
 pub(super) struct Callee {
     /// `host:port`.
     address: String,
-    /// Suffixes of the paths (without query) that need this call; empty means all paths.
+    /// The endings of the paths (without query) for which the service is called; none means all paths.
     on: Vec<String>,
 }
 
@@ -47,7 +46,7 @@ impl Callee {
     }
 }
 
-/// All callees with their connections; clones share the connections.
+/// All services that are called, with their connections, which clones share.
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
     http: Arc<[Callee]>,
@@ -61,20 +60,19 @@ type HttpClient = Client<HttpConnector, Full<Bytes>>;
 impl Calls {
     pub(super) fn new(http: &[Callee], grpc: &[Callee]) -> Self {
         let mut connector = HttpConnector::new();
-        // Over IPv4, as the load: so all meshes carry the same traffic.
+        // Over IPv4, like the load, so that all traffic of a mesh is alike.
         connector.set_local_address(Some(Ipv4Addr::UNSPECIFIED.into()));
         connector.set_nodelay(true);
         let client = |http2| {
             let mut client = Client::builder(TokioExecutor::new());
-            // A call that fails must count as failed, not be tried again.
+            // A call that fails must count as a failure, so hyper must not repeat it.
             client.retry_canceled_requests(false);
             client.http2_only(http2).pool_max_idle_per_host(MAX_IDLE).build(connector.clone())
         };
         Self { http: http.into(), grpc: grpc.into(), http1: client(false), http2: client(true) }
     }
 
-    /// Calls all callees that this page needs, concurrently. Over HTTP it requests the same page
-    /// from them.
+    /// Calls all services that this page needs, at the same time. Calls over HTTP request the same page from them.
     pub(super) async fn all(&self, page: &Uri) -> Result<()> {
         let asked = |callee: &&Callee| callee.is_asked(page.path());
         let over_http = self.http.iter().filter(asked).map(|callee| self.http(callee, page));

@@ -14,7 +14,7 @@ pub struct Claim {
     pub source: String,
     /// The claim as published.
     pub says: String,
-    /// How the measurement differs from the published one; printed with every verdict.
+    /// How the measurement here differs from the published one; printed with every verdict.
     #[serde(default)]
     pub(super) but: Option<String>,
     pub(super) check: Check,
@@ -25,7 +25,7 @@ pub struct Claim {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Check {
     Figure(FigureCheck),
-    /// Whether the rate of a step is sustained, with no more errors than a valid run may have.
+    /// Whether the mesh sustains the rate of a step, with no more errors than a valid run may have.
     Keeps {
         by: Evidence,
         kept: bool,
@@ -37,12 +37,12 @@ pub(super) enum Check {
         mb: f64,
         near: f64,
     },
-    /// This bench cannot check the claim, because of this.
+    /// This bench cannot check the claim, for this reason.
     Unmeasurable(String),
 }
 
 impl Check {
-    /// The scenario whose records are evidence; `None` if any will do or no record is needed.
+    /// The scenario whose records are the evidence; `None` if records of any scenario are evidence, or none are needed.
     pub(super) fn scenario(&self) -> Option<&str> {
         match self {
             Self::Figure(FigureCheck { by, .. }) | Self::Keeps { by, .. } => by.scenario.as_deref(),
@@ -51,45 +51,45 @@ impl Check {
     }
 }
 
-/// A figure of the records against a bound.
+/// Compares a figure in the records with a bound.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FigureCheck {
     pub(super) of: String,
-    /// What the figure is multiplied by.
+    /// A factor for the figure.
     #[serde(default = "once")]
     pub(super) times: f64,
     pub(super) by: Evidence,
     pub(super) is: Bound,
 }
 
-/// The records that are evidence.
+/// Which records are the evidence.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Evidence {
-    /// The name of a lab's mesh also accepts records of the same proxy in a cluster.
+    /// The mesh. The name of a lab's mesh also accepts records of the same proxy in a cluster.
     pub(super) mesh: String,
     /// `None` accepts any scenario and prefers the usual one.
     pub(super) scenario: Option<String>,
-    /// The step of the scenario, as the published total of requests per second; all steps if absent.
+    /// The step of the scenario, given as the published total of requests per second; all steps if absent.
     pub(super) step: Option<f64>,
-    /// Only runs in which each service answered so many requests a second.
+    /// Only runs in which each service answered this many requests a second.
     pub(super) reached: Option<f64>,
 }
 
-/// What a figure is claimed to be.
+/// The claim about a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Bound {
-    /// About this, in its unit.
+    /// About this number, in the figure's unit.
     Near(f64),
-    /// At most about this.
+    /// At most about this number.
     AtMost(f64),
-    /// More than that of another mesh, by about so much.
+    /// More than the figure of another mesh, by about this number.
     Over { mesh: String, by: f64 },
-    /// Less than that of another mesh, by about this percentage.
+    /// Less than the figure of another mesh, by about this percentage.
     Under { mesh: String, percent: f64 },
-    /// The lowest of these meshes too, which are in rising order.
+    /// The lowest, followed by the figures of these meshes in increasing order.
     Rising(Vec<String>),
 }
 

@@ -8,20 +8,19 @@ use crate::mesh_names::NONE;
 use crate::record::{MarkKind, Record};
 use crate::scenario;
 
-/// A figure holds if the measured one is within this factor of it, in either direction. The
-/// published machines differ from this one, and a claim that only holds on one machine helps no
-/// reader.
+/// A claimed figure holds if the measured figure differs from it by at most this factor. The published machines differ
+/// from this one, and a claim that only holds on one machine helps no reader.
 const WITHIN: f64 = 1.5;
-/// The preferred scenario for idle memory, start-up and file sizes.
+/// The scenario that is preferred as evidence about idle memory, start-up and file sizes.
 const USUAL: &str = "http-1k";
-/// The share of a rate that must be answered for the rate to count as sustained; the missing part
-/// is the last requests of a run.
+/// The share of a rate that must be answered for the rate to count as sustained. It is below 1 because the last
+/// requests of a run are not answered in time.
 const KEPT: f64 = 0.95;
 /// Names of lab meshes, and of the cluster meshes that run the same proxy.
 const IN_A_CLUSTER: [(&str, &str); 3] =
     [("envoy", "istio"), ("linkerd2-proxy", "linkerd"), ("ztunnel", "istio-ambient")];
 
-/// Whether the claim holds and what was measured, or why neither can be decided.
+/// Whether the claim holds, with what was measured; or why this cannot be decided.
 type CheckOutcome = Result<(bool, String), String>;
 
 pub(super) struct Measured<'a> {
@@ -33,7 +32,7 @@ struct MeasuredFigure {
     value: f64,
     unit: String,
     mesh: String,
-    /// The load, if it was not the published one.
+    /// The load of the measurement, if it was not the published one.
     load: Option<String>,
 }
 
@@ -84,8 +83,8 @@ impl Measured<'_> {
         Ok((is_near(value, claimed), text))
     }
 
-    /// Whether a step is sustained, over all rounds. A round with too many errors counts as
-    /// evidence, just as one without. A round whose generator was the bottleneck does not count.
+    /// Whether a mesh sustains a step, over all rounds. A round with too many errors is evidence that it does not. A
+    /// round whose generator was the bottleneck is no evidence.
     fn keeps(&self, wanted: &Evidence, claimed: bool) -> CheckOutcome {
         let tells = |record: &&Record| {
             record.left_out.is_none()
@@ -116,8 +115,8 @@ impl Measured<'_> {
         Ok((is_kept == claimed, text))
     }
 
-    /// Returns the median of a figure over all valid rounds of a mesh. Only loads at which every one of `meshes` has valid
-    /// records count. Otherwise a mesh that fails at the highest load would seem to use the least memory.
+    /// Returns the median of a figure over all valid rounds of a mesh. Only loads at which each of `meshes` has valid
+    /// records count: otherwise a mesh that fails at the highest load would seem to use the least memory.
     fn median(
         &self,
         check: &FigureCheck,
@@ -145,8 +144,8 @@ impl Measured<'_> {
         Ok(MeasuredFigure { value: value * check.times, unit, mesh, load })
     }
 
-    /// The valid rounds of a mesh, at least one. They are recorded under the mesh's own name or
-    /// under its name in a cluster; `leno` also accepts every capture.
+    /// The valid rounds of a mesh, at least one. Their records have the mesh's own name or its name in a cluster;
+    /// `leno` also means Leno with any capture.
     fn evidence(&self, wanted: &Evidence, mesh: &str) -> Result<Vec<&Record>, String> {
         let mut valid: Vec<&Record> =
             self.named(wanted, mesh).filter(|record| record.valid()).collect();
@@ -169,7 +168,7 @@ impl Measured<'_> {
         Ok(valid)
     }
 
-    /// The records of a mesh, valid or not.
+    /// The records of a mesh, whether they are valid or not.
     fn named(&self, wanted: &Evidence, mesh: &str) -> impl Iterator<Item = &Record> {
         let (scenario, step) = (wanted.scenario.as_ref(), wanted.step);
         let is_own = move |name: &str| {
@@ -184,7 +183,7 @@ impl Measured<'_> {
         })
     }
 
-    /// Why there is no evidence, and the command that makes some.
+    /// Why there is no evidence, and a command that would produce it.
     fn missing(&self, wanted: &Evidence, mesh: &str) -> String {
         let measured = self.named(wanted, mesh).filter(|record| record.left_out.is_none());
         let measured: Vec<&Record> = measured.collect();

@@ -1,4 +1,4 @@
-//! The claims, and the verdicts on them from records of a file.
+//! Checks the verdicts on claims, from the records of a file.
 
 use serde::Deserialize;
 
@@ -13,7 +13,7 @@ fn the_table_is_read_whole_and_each_claim_ends_with_a_reason() {
     let counts = ["A", "B", "C", "D", "E"].map(of_source);
     assert_eq!((counts, claims.len()), ([23, 25, 9, 10, 6], 73), "a claim is gone, or new");
     let seen = super::check(&claims, &[], &crate::cost::prices(None).unwrap());
-    // Without a record, only arithmetic can be checked.
+    // Without records, only the claims that need arithmetic alone can be decided.
     let judged = seen.iter().filter(|one| one.verdict != Verdict::NotMeasurableHere);
     assert_eq!((seen.len(), judged.count()), (claims.len(), 2));
     assert!(seen.iter().all(|one| !one.because.is_empty()));
@@ -32,7 +32,7 @@ fn the_table_is_read_whole_and_each_claim_ends_with_a_reason() {
     }
 }
 
-/// A check, the records, and the verdict with words of its reason.
+/// A check, the records, the expected verdict, and words of its reason.
 #[derive(Deserialize)]
 struct CheckedRecords {
     check: Check,

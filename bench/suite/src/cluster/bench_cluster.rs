@@ -1,4 +1,4 @@
-//! The cluster of a run, and what is measured in it.
+//! The cluster of a run, and the nodes and rights that a run needs there.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ use crate::record::Record;
 use crate::record::cluster::Cluster;
 use crate::scenario::Scenario;
 
-/// The role of the guide, which the user of a measurement needs. Applying an object needs `create` if it does not exist, and
+/// The role that the guide grants to users who measure. Applying an object needs `create` if it does not exist, and
 /// `patch`. Attaching needs `get` or `create`, depending on its protocol.
 const ROLE: &str = include_str!("../../data/rights.yaml");
 static RULES: LazyLock<Vec<PolicyRule>> = LazyLock::new(|| {
@@ -45,8 +45,8 @@ fn rights() -> Vec<Right> {
 
 /// The options of a run in a cluster.
 pub struct ClusterRun {
-    /// The scenarios, rounds and durations. The meshes and generators in these options are not
-    /// used: they are for the lab.
+    /// The scenarios, rounds and durations. The meshes and generators in these options are only for the lab and are not
+    /// used.
     pub options: Options,
     /// The meshes to measure; the baseline is added if it is missing.
     pub meshes: Vec<Mesh>,
@@ -54,7 +54,7 @@ pub struct ClusterRun {
     pub image: String,
     /// The real application instead of the suite's own services.
     pub real: Option<Images>,
-    /// The values that Leno is installed with.
+    /// The values with which Leno is installed.
     pub values: Values,
     /// The same values as `NAME=VALUE`, for the records.
     pub told: Vec<String>,
@@ -66,7 +66,7 @@ pub struct ClusterRun {
 pub struct BenchCluster {
     pub(super) client: Client,
     pub(super) target: ClusterTarget,
-    /// The UID that distinguishes the cluster from others.
+    /// The UID that distinguishes the cluster from other clusters.
     pub(super) identity: String,
     pub(super) namespace: String,
     pub(super) nodes: Nodes,
@@ -102,7 +102,7 @@ impl BenchCluster {
         self.nodes.usable.iter().map(|one| one.node.cpus).sum()
     }
 
-    /// Fails if another run is active or was killed.
+    /// Fails if another run is active, or was killed and has left changes.
     pub(super) async fn is_free(&self) -> Result<()> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let (label, value) = MANAGED;
@@ -144,14 +144,14 @@ fn namespace() -> String {
     format!("leno-bench-{:05x}", (now ^ std::process::id().rotate_left(12)) & 0xf_ffff)
 }
 
-/// The directory of the records and its host, for users who find the namespace.
+/// The directory of the records and its host, so that users who find the namespace know whose it is.
 pub(super) fn whose(out: &Path) -> Result<String> {
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
     let host = host.unwrap_or_else(|_| "a machine without a name".to_owned());
     Ok(format!("{} (on {host})", std::path::absolute(out)?.display()))
 }
 
-/// A record that only has the circumstances of the run.
+/// A record of which only the circumstances of the run are set.
 pub(super) fn at(
     run: &ClusterRun,
     ground: &BenchCluster,

@@ -31,15 +31,15 @@ use crate::real_application;
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
-/// How long pods may take to become ready: their images come from a registry.
+/// How long pods may take to become ready, because their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
-/// How long listing the containers may take: the load is running, or has just ended.
+/// How long listing the containers may take, because the load is running or has just ended.
 const LISTED: Duration = Duration::from_secs(10);
-/// How long a webhook may not answer after its installation: API servers load its trust bundle one
-/// after the other.
+/// How long a webhook may not answer after its installation, because API servers load its trust bundle one after the
+/// other.
 const ADMITTED: Duration = Duration::from_secs(30);
-/// How long requests may fail after all pods are ready: nodes must learn about services, and
-/// proxies about each other.
+/// How long requests may fail after all pods are ready, because nodes must learn about services, and proxies about each
+/// other.
 const ANSWERED: Duration = Duration::from_secs(60);
 
 /// Pods under a mesh, ready for load. The caller must always remove it with [`super::namespace::delete`].
@@ -52,7 +52,7 @@ pub(super) struct ClusterEnvironment<'a> {
     pub(super) roles: Roles,
     pub(super) watchers: Watchers,
     pub(super) generators: BTreeMap<&'static str, PodStream>,
-    /// Nodes without a watcher that run a part of the control plane.
+    /// Nodes that have no watcher although they run a part of the control plane.
     uncounted: BTreeSet<String>,
     real: bool,
     /// The configuration that changes during the load.
@@ -60,11 +60,11 @@ pub(super) struct ClusterEnvironment<'a> {
 }
 
 impl<'a> ClusterEnvironment<'a> {
-    /// Creates all objects but the namespace, and waits until requests are answered.
+    /// Creates all objects except the namespace, and waits until requests are answered.
     ///
     /// # Errors
-    /// If an object cannot be created or does not become ready in time; the error gives the reason.
-    /// A part of the objects may exist then.
+    /// If an object cannot be created or does not become ready in time; the error gives the reason. Some of the objects
+    /// may exist then.
     pub(super) async fn set(ground: &'a BenchCluster, plan: &Plan<'a>) -> Result<Self> {
         let Plan { mesh, scenario, .. } = *plan;
         let mut addresses = Vec::new();
@@ -107,7 +107,7 @@ impl<'a> ClusterEnvironment<'a> {
         Ok(environment)
     }
 
-    /// Creates the service whose endpoints come and go; it receives the whole load.
+    /// Creates the service whose endpoints come and go. All load is sent to this service.
     async fn churn(&mut self, service: &Value, pods: &[Pod]) -> Result<()> {
         let client = &self.ground.client;
         let revisions = self.revisions.as_mut().context("endpoints change under every mesh")?;
@@ -182,9 +182,9 @@ impl<'a> ClusterEnvironment<'a> {
         Ok(())
     }
 
-    /// Waits until each service answers the client. Of a real application, only the services under
-    /// load are probed: the others may not speak HTTP. Its services also take longer to find each
-    /// other.
+    /// Waits until each service answers the client. If the services are those of a real application, only those under
+    /// load are asked, because the others may not speak HTTP, and the limit is longer, because they take longer to find
+    /// each other.
     pub(super) async fn answers(&self) -> Result<()> {
         let (asked, what, limit) = match self.real {
             true => {
@@ -199,7 +199,7 @@ impl<'a> ClusterEnvironment<'a> {
             let Some(far) = real_application::unanswered(&report) else {
                 return Ok(PollResult::There(()));
             };
-            // Some containers listen first, and end later because they do not find another service.
+            // Some containers listen first, and then end because they do not find another service.
             if let Some(why) = self.ground.pods().await?.iter().find_map(permanent_failure) {
                 bail!("{why}");
             }
@@ -208,8 +208,7 @@ impl<'a> ClusterEnvironment<'a> {
         .await
     }
 
-    /// The image IDs of a real application's services on their nodes; empty for the suite's own
-    /// services.
+    /// The image IDs of a real application's services on their nodes. Empty if the services are the suite's own.
     pub(super) async fn images(&self) -> Result<BTreeMap<String, String>> {
         if !self.real {
             return Ok(BTreeMap::new());
@@ -221,7 +220,7 @@ impl<'a> ClusterEnvironment<'a> {
         Ok(ours.filter_map(|pod| Some((pod.name_any(), image_id(pod)?))).collect())
     }
 
-    /// Writes the mesh's revisions for the given time.
+    /// Writes revisions of the mesh's configuration for the given time.
     pub(super) async fn disturb(&self, time: Duration) -> RevisionResults {
         match &self.revisions {
             Some(revisions) => revisions.give(&self.ground.client, time).await,
@@ -249,7 +248,7 @@ impl<'a> ClusterEnvironment<'a> {
         self.ready().await.map(drop)
     }
 
-    /// The containers whose resources count, as they run now.
+    /// The running containers whose resources are measured.
     pub(super) async fn watched(&self) -> Result<Vec<Component>> {
         let listed = async {
             let mut pods = self.ground.pods().await?;
@@ -279,7 +278,7 @@ impl<'a> ClusterEnvironment<'a> {
 }
 
 impl BenchCluster {
-    /// Applies an object, and retries while a newly installed webhook does not answer yet.
+    /// Applies an object. Retries as long as a newly installed webhook does not answer.
     async fn admit(&self, object: &Value) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -301,8 +300,7 @@ impl BenchCluster {
         Ok(found.items)
     }
 
-    /// The pods of a mesh: those in its namespace, and those on nodes, which may be in another
-    /// namespace.
+    /// The pods of a mesh: those in its namespace, and those on nodes, which may be in other namespaces.
     async fn pods_of(&self, mesh: Mesh, system: Option<&str>) -> Result<Vec<Pod>> {
         let client = &self.client;
         let mut pods = Vec::new();

@@ -30,7 +30,7 @@ use super::wait::{PollResult, repeated};
 use super::{installer, revisions, run_lock};
 use crate::interrupt::Interrupt;
 
-/// How long a mesh may take to become ready: its images come from a registry.
+/// How long a mesh may take to become ready, because its images come from a registry.
 const READY: Duration = Duration::from_secs(300);
 
 /// Kinds of objects that the installations of other meshes contain.
@@ -52,23 +52,22 @@ const OTHERS: [(&str, &str); 15] = [
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
-/// Called before objects are created that change nodes.
+/// A function to call before the first object that changes nodes is created.
 pub(super) type Agents<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 pub(super) struct Installation<'a> {
     pub(super) client: &'a Client,
     pub(super) target: &'a ClusterTarget,
     pub(super) mesh: Mesh,
-    /// The mesh's own installer, if it has one.
+    /// The program that installs the mesh, if the mesh has one of its own.
     pub(super) tool: Option<&'a Path>,
-    /// Ends an installation. A removal must not be interrupted, because it would leave objects behind.
+    /// Interrupts an installation, but not a removal, because objects would remain in the cluster.
     pub(super) interrupt: &'a Interrupt,
 }
 
 impl Installation<'_> {
-    /// The rights for installing and removing the mesh that the user lacks, in words. Creating a
-    /// role also needs the rights that the role grants; the API server only checks that at
-    /// creation.
+    /// The rights for installing and removing the mesh that the user lacks, in words. A user who creates a role must
+    /// also have the rights that the role grants; the API server only checks that when the role is created.
     pub(super) async fn lacking(&self, values: &Values) -> Result<Vec<String>> {
         if self.mesh == Mesh::Leno {
             let text = leno_charts::render(values, NAMESPACE)?;
@@ -82,12 +81,12 @@ impl Installation<'_> {
         Ok(leno_operate::lacking(self.client, &rights).await?)
     }
 
-    /// Installs the mesh and waits until it is ready; Leno is installed with `values`. `agents` is
-    /// called before objects are created that change nodes.
+    /// Installs the mesh and waits until it is ready; Leno is installed with `values`. `agents` is called before the
+    /// first object that changes nodes is created.
     ///
     /// # Errors
-    /// If the installation fails, is not ready in time, or can never become ready; the error gives
-    /// the reason. A part of it may exist then.
+    /// If the installation fails, is not ready in time, or can never become ready; the error gives the reason. Parts of
+    /// the mesh may exist then.
     pub(super) async fn install(&self, values: &Values, agents: Agents<'_>) -> Result<()> {
         match self.mesh {
             Mesh::None => return Ok(()),
@@ -144,13 +143,13 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Waits until the mesh is ready, if this program has installed it, and each of its pods on these nodes. After
-    /// all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment
-    /// has a ready replica.
+    /// Waits until the mesh is ready, if this program has installed it, and until each of its pods on these nodes is
+    /// ready. After all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment has a
+    /// ready replica.
     ///
     /// # Errors
-    /// If it is not ready in time, or can never become ready; the error gives the reason. Also
-    /// after an interrupt.
+    /// If the mesh is not ready in time, or can never become ready; the error gives the reason. Also after an
+    /// interrupt.
     pub(super) async fn ready_on(&self, nodes: &[&str]) -> Result<()> {
         let what = format!("{} is ready", self.mesh.name());
         let mut patience = Patience::default();
@@ -176,9 +175,9 @@ impl Installation<'_> {
         Ok(found.map_err(Error::api(format!("list pods of {namespace}")))?.items)
     }
 
-    /// Removes the mesh, even a partial installation, and reports each step. Returns the nodes that
-    /// are not clean, with the reasons. `installed` has whether it may have changed any node. Other
-    /// objects that remain are left to the inventory.
+    /// Removes the mesh, even a partial installation, and reports each step. Returns the nodes that are not clean, with
+    /// the reasons. `installed` says whether the mesh may have changed any node. Other objects that remain are removed
+    /// by comparing inventories.
     ///
     /// # Errors
     /// If the removal fails; the objects that a second attempt needs still exist then.
@@ -192,7 +191,8 @@ impl Installation<'_> {
             Mesh::Linkerd => {
                 let text = self.run(&["uninstall"])?;
                 if text.trim().is_empty() {
-                    // It also prints nothing if it has no right to list objects, or listing fails.
+                    // The output of `linkerd uninstall` is also empty if the user has no right to list objects, or if
+                    // listing fails.
                     bail!(
                         "linkerd uninstall names nothing to remove, and something of it is there"
                     );
@@ -232,7 +232,7 @@ fn unready(pods: &[Pod], nodes: &[&str]) -> Option<String> {
     let stays = |pod: &&Pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        // A pod that has ended for good, such as that of a Job, will not become ready.
+        // A pod that has ended, such as that of a Job, will not become ready any more.
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         node.is_some_and(|node| nodes.contains(&node))
             && pod.metadata.deletion_timestamp.is_none()
@@ -283,8 +283,8 @@ pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>,
     Ok((!waiting.is_empty()).then(|| format!("{} not ready", waiting.join(", "))))
 }
 
-/// The namespace of a mesh that this run did not create; `None` if the run created all of them or
-/// there is none.
+/// The namespace of a mesh that this run did not create. `None` if the run created all namespaces of the mesh, or the
+/// mesh has none.
 pub(super) async fn foreign_namespace(
     client: &Client,
     mesh: Mesh,

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::interrupt::Interrupt;
 use crate::process::Running;
 
-/// The time limit of one call: an installation waits for images and pods.
+/// The time limit of one call. It is long because an installation waits for images and pods.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Runs a program against a cluster and returns its output.
 ///
 /// # Errors
-/// If it cannot be started, fails, takes more than ten minutes, or the run is interrupted. Then the
+/// If the program cannot be started, fails, takes more than ten minutes, or the run is interrupted. Then the
 /// program and all its children are ended.
 pub(super) fn run(
     program: &Path,
@@ -37,7 +37,7 @@ pub(super) fn run(
     if let Some(context) = &target.context {
         command.args(["--context", context]);
     }
-    // Ctrl-C must only reach the bench.
+    // Ctrl-C must end only the bench, and not this program.
     command.process_group(0);
     let mut running = Running::start(&mut command, "")?;
     let ended = running.wait(LIMIT, interrupt);
@@ -52,8 +52,8 @@ pub(super) fn run(
 
 /// Ends a program with all its children, such as kubectl: first with SIGTERM, then with SIGKILL.
 fn end_group(running: &mut Running) {
-    // The process group has the program's ID and exists as long as one of its members. A signal to
-    // a group that is gone fails.
+    // The process group has the program's ID and exists as long as one of its members. If the group no longer exists,
+    // the signal fails, which does no harm.
     let group = Pid::from_raw(running.pid().cast_signed());
     let _gone = killpg(group, Signal::SIGTERM);
     let _ended = running.wait(GRACE, &Interrupt::default());
@@ -103,7 +103,7 @@ mod tests {
         });
         run(Path::new("sh"), &["-c", &script], &ClusterTarget::default(), &interrupt).unwrap_err();
         let status = format!("/proc/{}/stat", pid.join().unwrap());
-        // The child has another parent by now, which may not have reaped it yet.
+        // The child has another parent by now, which may not yet have collected its exit status.
         while let Ok(text) = std::fs::read_to_string(&status) {
             if text.contains(") Z ") {
                 break;

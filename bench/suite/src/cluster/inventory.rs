@@ -1,5 +1,5 @@
-//! Lists the objects of a cluster of those kinds that meshes create outside their namespace.
-//! Comparing the lists before the installation and after the removal of a mesh shows what is left.
+//! Lists those objects of a cluster whose kinds meshes create outside their namespace. Comparing the lists before the
+//! installation and after the removal of a mesh shows what is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::install;
 use super::mesh::Mesh;
 use super::wait::{PollResult, repeated};
 
-/// Cluster-scoped kinds that meshes create. A kind that the cluster does not serve has no objects.
+/// Cluster-scoped kinds that meshes create. If the cluster does not know a kind, it has no objects of it.
 const KINDS: [(&str, &str, &str); 9] = [
     ("", "v1", "Namespace"),
     ("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
@@ -26,23 +26,23 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
     ("gateway.networking.k8s.io", "v1", "GatewayClass"),
 ];
-/// The largest number of objects of one kind that are listed. It exceeds the number of namespaces,
-/// and some kinds have one object in each.
+/// The largest number of objects of one kind that are listed. It is large because some kinds have one object in each
+/// namespace.
 const MOST: usize = 100_000;
 /// `ConfigMap`s that control planes create in every namespace.
 const EVERYWHERE: [&str; 2] = ["leno-roots", "istio-ca-root-cert"];
-/// How long objects of a removed mesh are searched for. By then, everything that its control plane
-/// creates in its last moments exists.
+/// How long the run searches for remaining objects of a removed mesh. By then, every object that the control plane
+/// creates while it ends exists.
 const LEFT: Duration = Duration::from_secs(60);
 
-/// Objects by display name.
+/// The objects, by the names that are shown to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inventory(BTreeMap<String, ExistingObject>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ExistingObject {
     named: ObjectReference,
-    /// The UID, which distinguishes it from other objects of its name.
+    /// The UID, which distinguishes the object from others of the same name.
     uid: String,
 }
 
@@ -68,7 +68,7 @@ impl Inventory {
         owned.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether there is a new object of a mesh, apart from its namespace.
+    /// Whether there is a new object of a mesh, other than its namespace.
     pub(super) fn has_new(&self, mesh: Mesh, before: &[String]) -> bool {
         let new = self.besides(before);
         new.into_iter().any(|one| one.named.kind != "Namespace" && mesh.owns(&one.named))
@@ -118,9 +118,8 @@ async fn list(
     Ok(())
 }
 
-/// Removes the new objects of a mesh, and reports all other new objects, which it leaves alone. If
-/// a user has installed the mesh since the run removed it, everything is left alone. Harmless if
-/// nothing is left.
+/// Removes the new objects of a mesh. All other new objects are reported and left alone. If a user has installed the
+/// mesh since the run removed it, its objects are left alone, too. Harmless if no object is left.
 pub(super) async fn restore(
     client: &Client,
     (run, mesh, before): (&str, Mesh, &[String]),

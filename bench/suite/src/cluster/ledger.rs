@@ -22,14 +22,13 @@ pub(super) struct Ledger {
     /// The kubeconfig of the run.
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
-    /// The UID of the cluster's namespace `kube-system`, because another cluster may get the same
-    /// name.
+    /// The UID of the cluster's namespace `kube-system`, because the name of a cluster may later belong to another
+    /// cluster.
     cluster: String,
     pub(super) namespace: String,
     /// The mesh that is being installed, is installed, or is being removed.
     pub(super) mesh: Option<Installed>,
-    /// The nodes that still have something of Leno, and why. The cluster itself has no record of it
-    /// after the removal.
+    /// The nodes on which something of Leno is left, and why. After the removal, only this ledger says so.
     #[serde(default)]
     pub(super) unclean: Vec<String>,
 }
@@ -40,22 +39,22 @@ pub(super) struct Installed {
     pub(super) mesh: Mesh,
     /// The objects that existed before, by their names in the inventory.
     pub(super) before: Vec<String>,
-    /// Whether it may have changed nodes; set before objects are created that do so.
+    /// Whether the mesh may have changed nodes; set before objects that change nodes are created.
     #[serde(default = "unknown")]
     pub(super) agents: bool,
-    /// Whether this process has just created the mesh, and it has not been ready yet. Not saved: a
-    /// later process cannot know what has happened since.
+    /// Whether this process has just created the mesh, and the mesh has not been ready yet. Not saved, because a later
+    /// process cannot know what has happened since.
     #[serde(skip)]
     pub(super) fresh: bool,
 }
 
-/// The default for old ledgers.
+/// The default for ledgers of older versions: the mesh may have changed nodes.
 const fn unknown() -> bool {
     true
 }
 
 impl Ledger {
-    /// The ledger of a run that only creates its namespaces so far, in the cluster with this UID.
+    /// The ledger of a run that has only created its namespaces so far. `cluster` is the UID of the cluster.
     pub(super) fn new(target: &ClusterTarget, cluster: &str, namespace: &str) -> Self {
         Self {
             kubeconfig: target.kubeconfig.clone(),
@@ -74,7 +73,7 @@ impl Ledger {
     /// Checks that a cluster is the one of this ledger.
     ///
     /// # Errors
-    /// If it is another one; the error names both and says what to do.
+    /// If the cluster is another one; the error names both and says what to do.
     pub(super) fn check(&self, directory: &Path, cluster: &str) -> Result<()> {
         if self.cluster == cluster {
             return Ok(());
@@ -104,7 +103,7 @@ impl Ledger {
             .map_err(|error| anyhow!("{}: {error}", path.display()))
     }
 
-    /// Writes the ledger atomically, and so that a crash of the machine does not lose it.
+    /// Writes the ledger in one step, and in a way that it survives a crash of the machine.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         let draft = path.with_extension("draft");
@@ -118,7 +117,7 @@ impl Ledger {
         write().with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes the ledger, when nothing of the run is left.
+    /// Removes the ledger, when all changes are reverted.
     pub(super) fn forget(directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         match fs::remove_file(&path) {
@@ -143,7 +142,7 @@ mod tests {
         ledger.mesh = Some(Installed { mesh, before, agents: false, fresh: true });
         ledger.write(directory.path()).unwrap();
         let found = Ledger::read(directory.path()).unwrap().unwrap();
-        // A later process has created nothing itself.
+        // A later process has not created the mesh itself.
         ledger.mesh.as_mut().unwrap().fresh = false;
         assert_eq!((&found, found.target().context.as_deref()), (&ledger, Some("c")));
         found.check(directory.path(), "u1").unwrap();

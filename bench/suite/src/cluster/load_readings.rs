@@ -1,5 +1,4 @@
-//! The readings of a measurement during the load and after it, and the marks for figures that are
-//! missing.
+//! The readings of a measurement during the load and after it, and the marks for figures that are missing.
 //!
 //! ```text
 //! before ── one reading a second ── end of load ── reading ── list containers ── reading of new ones
@@ -16,17 +15,17 @@ use super::watchers::{Answers, CounterQuery};
 use crate::measurement::usage::{Component, Sample};
 use crate::record::{Mark, MarkKind};
 
-/// How much later than the load's end a reading may be: resources used until then count as well.
+/// How much later than the end of the load a reading may be. Resources that are used until then are counted, too.
 const LATE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct LoadReadings {
-    /// The containers to read: all that were running at any of the listings.
+    /// The containers to read: all that were running when containers were listed, each of the times.
     pub(super) watched: Vec<Component>,
     /// The nodes whose whole kernels are read before the load and after it.
     whole: BTreeSet<String>,
     pub(super) samples: Vec<Sample>,
-    /// What was not read under load: how often, and the last reason.
+    /// Readings under load that failed: what they should have read, how often, and the last reason.
     failed: BTreeMap<String, (usize, String)>,
     missing: Vec<String>,
 }
@@ -63,9 +62,8 @@ impl LoadReadings {
         *last = why;
     }
 
-    /// Reads the counters after the load. The known containers are first, because everything they
-    /// use before the reading counts as well. Containers that have started since the last listing
-    /// follow.
+    /// Reads the counters after the load. The known containers are read first, because everything that they use before
+    /// the reading is counted, too. Containers that have started since the last listing follow.
     pub(super) async fn end(
         &mut self,
         listed: impl Future<Output = Result<Vec<Component>>>,

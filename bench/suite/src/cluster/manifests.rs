@@ -1,11 +1,10 @@
-//! The objects of one measurement: a namespace; an account and a pod for each workload, and a
-//! service for those that are called; and a watcher pod on each node.
+//! The objects of one measurement: a namespace; an account and a pod for each workload, and a service for those that
+//! are called; and a watcher pod on each node.
 //!
-//! Workloads are pods and not Deployments, so that the client that creates one receives the error
-//! if something prevents it, such as a webhook that does not answer. The workload pods satisfy Pod
-//! Security `restricted`. The namespace does not enforce it, because meshes add containers with
-//! more rights to the pods, and watchers need all rights: they can see, inspect and kill the
-//! processes of their node, and are not part of any mesh.
+//! Workloads are pods and not Deployments, so that the client that creates a pod receives the error if something
+//! prevents it, such as a webhook that does not answer. The pods of workloads satisfy Pod Security `restricted`. The
+//! namespace does not enforce it, because meshes add containers with more rights to the pods, and because watchers need
+//! all rights: they can see, inspect and kill the processes of their node, and are not part of any mesh.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +24,7 @@ use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 const OBJECTS: &str = include_str!("../../data/cluster.yaml");
 /// The user ID of the pods, which has no special rights.
 const USER: u32 = 65532;
-/// The prefix of the names of watchers, which no workload has.
+/// What the names of watchers begin with. No workload has such a name.
 const WATCHER: &str = "watch-";
 
 pub(super) fn is_watcher(pod: &str) -> bool {
@@ -64,8 +63,8 @@ impl Plan<'_> {
             .collect()
     }
 
-    /// The service whose endpoints come and go: all other services. It has no selector, because the
-    /// suite writes its endpoints.
+    /// The service whose endpoints come and go, because its endpoints are all other services. It has no selector,
+    /// because the suite writes its endpoints.
     pub(super) fn churning(&self) -> Value {
         self.service(CHURNING, 0)
     }
@@ -100,8 +99,8 @@ impl Plan<'_> {
         all
     }
 
-    /// Returns the watchers, each with its service account. In a mesh of Leno, an object that allows them to run without a proxy
-    /// comes first.
+    /// Returns the watchers, each with its service account. In a mesh of Leno, an object that exempts them from having
+    /// a proxy comes first.
     pub(super) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
         let exemption = (self.mesh == Mesh::Leno).then(|| self.object("exemption", context! {}));
         let watchers = watchers.iter().flat_map(|(node, name)| {
@@ -179,8 +178,8 @@ mod tests {
         all
     }
 
-    /// One object of each form: those of the suite's own services, and of services of real applications, with the rights
-    /// of their image or less.
+    /// Objects in each form: for the suite's own services, and for services of real applications, which keep the rights
+    /// of their image or have fewer.
     #[test]
     fn one_object_of_each_form_equals_the_golden_file() {
         let mut all = objects(Mesh::Leno, "faces");
@@ -217,7 +216,7 @@ mod tests {
             let mut meshed = objects(mesh, "http-1k");
             let told = meshed[0]["metadata"][place].as_object_mut().unwrap().remove(key);
             assert_eq!(told, Some(json!(value)), "{mesh:?}");
-            // Leno's namespaces decide whether their pods may decline.
+            // In a mesh of Leno, the namespace's exemption decides whether its pods may go without a proxy.
             meshed.retain(|object| object["kind"] != "PodExemption");
             assert_eq!(meshed, none, "{mesh:?}");
         }

@@ -40,7 +40,7 @@ pub(super) struct ClusterCase<'a> {
     pub(super) step: Option<f64>,
 }
 
-/// Measures, and always removes what it created.
+/// Measures, and always removes the objects that it has created.
 pub(super) async fn measure(
     run: &ClusterRun,
     ground: &BenchCluster,
@@ -58,7 +58,7 @@ pub(super) async fn measure(
     };
     let measured = async {
         run.options.interrupt.check()?;
-        // Not interruptible: what an interrupted request creates might come after the removal.
+        // The apply cannot be interrupted: the API server might carry out the interrupted request after the removal.
         leno_operate::apply(&ground.client, &plan.namespace(), MANAGER).await?;
         run.options.interrupt.ends(in_environment(run, ground, (case, record, &plan))).await
     };
@@ -77,7 +77,7 @@ pub(super) async fn measure(
     }
 }
 
-/// Objects of the suite are left, so that nothing more can be measured.
+/// Objects of the suite remain in the cluster, so that no further measurement would be valid.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("something is left in the cluster")]
 pub(super) struct ObjectsLeft;
@@ -92,7 +92,7 @@ async fn in_environment(
     let proxies: Vec<&str> = environment.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     record.application_digests = environment.images().await?;
-    // By then, proxies that release the memory of their start have done so.
+    // By the end of this pause, proxies have released the memory that they only need to start.
     sleep(SETTLE).await;
     let listed = async || environment.watched().await;
     let none = BTreeSet::new();
@@ -105,8 +105,8 @@ async fn in_environment(
     record.binary_bytes = idle.program_bytes();
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = load_plans(&environment.addresses, case.scenario, options, rate)?;
-    // The kubelet delays the second restart of a container. The scenario that kills proxies
-    // measures a restart, so it must be the first one.
+    // The kubelet delays the second restart of a container. The scenario that kills proxies measures a restart itself,
+    // which must be the first one.
     if !kills(environment.mesh, environment.scenario) {
         record.start_up_ms = start_up(&environment, (&watched, &plans[0])).await?;
     }
@@ -120,8 +120,8 @@ async fn in_environment(
     if !options.warm_up.is_zero() {
         environment.load(&lasting(&plans, options.warm_up)).await?;
     }
-    // Counters of whole kernels are only read on nodes with workloads. A node that only has the
-    // mesh's control plane would not be counted without a mesh either.
+    // The counters of whole kernels are read only on nodes with workloads. A node that only has the mesh's control
+    // plane is not measured, because it would not be measured without a mesh either.
     let whole: BTreeSet<String> = environment.roles.carriers.nodes().map(str::to_owned).collect();
     let (watched, before) = environment.watchers.before(listed, &whole).await?;
     let mut seen = LoadReadings::of(watched, whole);
@@ -136,7 +136,7 @@ async fn in_environment(
     Ok(record)
 }
 
-/// Adds to the record what only a cluster knows: revisions and marks.
+/// Adds to the record what only a run in a cluster has: revisions and marks.
 fn keep(
     record: &mut Record,
     environment: &ClusterEnvironment<'_>,
@@ -154,7 +154,7 @@ fn keep(
     record.marks.extend(given.mark().into_iter().chain(killed.mark.clone()));
 }
 
-/// Refuses a mesh whose proxies were not found: they would seem to cost nothing.
+/// Refuses a mesh whose proxies were not found, because they would seem to cost nothing.
 fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     if mesh == Mesh::None || proxies > 0 {
         return Ok(());
@@ -169,7 +169,7 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     bail!("no proxy of {} runs{which}: the resources that it uses cannot be measured", mesh.name())
 }
 
-/// The mark for proxies of nodes that also carry the flood.
+/// The mark for nodes whose proxies carry both the measured load and the flood.
 fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
     let shared = environment.roles.carriers.shared();
     let why = format!("the proxies of {} carry the flood as well", shared.join(", "));
@@ -179,7 +179,7 @@ fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
 
 struct Loaded {
     report: Report,
-    /// The figures that were read as soon as the load was reported.
+    /// The figures that were read as soon as the client had reported.
     after: Sample,
     flooded: Option<FloodResult>,
     /// The revisions that the mesh received during the load.
@@ -187,8 +187,8 @@ struct Loaded {
     killed: KillResult,
 }
 
-/// Runs the measured load. Meanwhile it samples the nodes and disturbs the mesh. After the report
-/// has arrived, nothing is an error.
+/// Runs the measured load, and meanwhile samples the nodes and disturbs the mesh. After the report has arrived, a
+/// failure is no longer an error.
 async fn load(
     run: &ClusterRun,
     environment: &ClusterEnvironment<'_>,
@@ -210,7 +210,7 @@ async fn load(
     let watching = async {
         while begun.elapsed() < duration {
             if kills(environment.mesh, environment.scenario) {
-                // Containers that replace the killed ones have other IDs.
+                // The containers that replace the killed containers have other IDs.
                 match environment.watched().await {
                     Ok(now) => drop(seen.meet(now)),
                     Err(error) => seen.unmet(format!("{error:#}")),
@@ -255,7 +255,7 @@ async fn end_flood(
     FloodResult { workload: NEIGHBOUR.to_owned(), sends, report, lasted }
 }
 
-/// The highest rate that keeps the 99th percentile under a bound.
+/// Searches for the highest rate that keeps the 99th percentile under a bound.
 async fn search(
     run: &ClusterRun,
     environment: &ClusterEnvironment<'_>,

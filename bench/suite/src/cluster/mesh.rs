@@ -16,7 +16,7 @@ use crate::mesh_names::CLUSTER;
 use crate::scenario::Scenario;
 use crate::tools::{Missing, Tool};
 
-/// A mesh of a cluster, or none; in the order of [`CLUSTER`].
+/// A mesh of a cluster, or no mesh, in the order of [`CLUSTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mesh {
@@ -32,40 +32,40 @@ pub enum Mesh {
     Linkerd,
 }
 
-/// What the file of the meshes says about one of them.
+/// What the file of the meshes says about a mesh.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct MeshFacts {
     about: String,
-    /// Another project's program that installs and removes it; `None` if this program does.
+    /// Another project's program that installs and removes the mesh; `None` if this program does.
     pub(super) tool: Option<Tool>,
     /// The label of a namespace that is part of the mesh.
     pub(super) label: Option<(String, String)>,
     /// The annotation of a namespace that is part of the mesh.
     pub(super) annotation: Option<(String, String)>,
-    /// The container that the mesh adds to pods; `None` if its proxies are elsewhere.
+    /// The container that the mesh adds to pods; `None` if its proxies run elsewhere.
     pub(super) proxy: Option<String>,
     /// The annotation of a pod whose traffic the proxies of its node carry.
     pub(super) carried: Option<(String, String)>,
-    /// Label selectors of the mesh's pods on nodes, in all namespaces.
+    /// Label selectors of the pods that the mesh runs on nodes, in all namespaces.
     pub(super) on_nodes: Vec<String>,
-    /// Whether it has a pod on every node, which its installation waits for.
+    /// Whether the mesh has a pod on every node, for which its installation waits.
     pub(super) is_on_every_node: bool,
-    /// The namespace that this suite installs it in.
+    /// The namespace into which this suite installs the mesh.
     pub(super) namespace: Option<String>,
     /// The label selector of the control plane's Deployments; the mesh can be used when all of them
     /// are ready.
     pub(super) control: Option<String>,
-    /// The end of the names of its CustomResourceDefinitions.
+    /// How the names of the mesh's CustomResourceDefinitions end.
     group: String,
-    /// The beginnings of the names of its other objects.
+    /// How the names of its other objects begin.
     objects: Vec<String>,
     /// The `ConfigMap`s that it creates in every namespace.
     roots: Vec<String>,
-    /// The beginnings of the names of its proxies on nodes, and of its agents; all other pods are of its control plane.
+    /// How the names of its proxies on nodes and of its agents begin. All other pods belong to its control plane.
     node_proxies: Vec<String>,
     agents: Vec<String>,
-    /// The scenarios that it cannot carry.
+    /// The scenarios that the mesh cannot carry.
     unable: Vec<Exclusion>,
 }
 
@@ -95,7 +95,7 @@ impl Mesh {
         })
     }
 
-    /// Its name in records.
+    /// The name of the mesh in records.
     pub const fn name(self) -> &'static str {
         CLUSTER[self as usize]
     }
@@ -130,7 +130,7 @@ impl Mesh {
     pub(super) fn owns(self, object: &ObjectReference) -> bool {
         let name = object.name.as_str();
         if name == RUN {
-            // This ClusterRole is the suite's own: the guide grants it to users of the bench.
+            // The ClusterRole of the suite itself: users of the bench get it as the guide says.
             return false;
         }
         let facts = self.facts();

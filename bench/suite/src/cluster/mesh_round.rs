@@ -1,4 +1,4 @@
-//! A mesh in a round: it is installed, measured in every scenario, and removed.
+//! A mesh in a round: the mesh is installed, measured in every scenario, and removed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub(super) struct MeshRound<'a> {
     pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
 }
 
-/// The meshes of all rounds. The baseline is first in each round, and the other meshes rotate;
-/// measurements that have a record are left out.
+/// The meshes of all rounds. The baseline is first in each round, and the order of the other meshes changes from round
+/// to round. Measurements that have a record are left out.
 pub(super) fn mesh_rounds<'a>(
     run: &'a ClusterRun,
     able: &BTreeMap<&'static str, Option<PathBuf>>,
@@ -62,7 +62,7 @@ pub(super) struct MeshRoundContext<'a> {
     pub(super) ground: &'a BenchCluster,
     pub(super) round: &'a MeshRound<'a>,
     pub(super) tool: Option<&'a Path>,
-    /// Meshes that were installed before the run.
+    /// Meshes that were already installed before the run.
     pub(super) beside: &'a [String],
 }
 
@@ -91,8 +91,7 @@ impl MeshRoundContext<'_> {
         }
     }
 
-    /// Installs the mesh. The inner result is the outcome of the installation, which goes into its
-    /// records.
+    /// Installs the mesh. The inner result is that of the installation, which goes into the records of the mesh.
     ///
     /// # Errors
     /// If another user has installed the mesh since the run began, or the ledger cannot be written.
@@ -132,15 +131,15 @@ impl MeshRoundContext<'_> {
         Ok(done)
     }
 
-    /// Why each of the cases cannot be measured here, `None` for those that can. This is known
-    /// before anything is created.
+    /// For each case, why it cannot be measured here; `None` if it can. This is determined before any object is
+    /// created.
     async fn refused(&self) -> Result<Vec<Option<String>>> {
         let mesh = self.round.mesh;
         let pushes = |scenario: &Scenario| {
             mesh != Mesh::None && matches!(scenario.disturbance, Some(Disturbance::Push { .. }))
         };
         let client = &self.ground.client;
-        // Linkerd's installation includes the definitions if the cluster has none.
+        // Linkerd's installation includes the definitions of routes if the cluster has none.
         let brings =
             mesh == Mesh::Linkerd && self.run.install && !revisions::defines_routes(client).await?;
         let lacks = match self.round.cases.iter().any(|(scenario, _)| pushes(scenario)) {
@@ -180,8 +179,7 @@ impl MeshRoundContext<'_> {
         Ok(())
     }
 
-    /// Waits until a mesh is ready again after all its containers were killed; returns why it is
-    /// not.
+    /// Waits until a mesh is ready again after all its containers were killed. Returns the reason if it is not.
     async fn is_back(&self, scenario: &Scenario) -> Result<Option<String>> {
         let nodes = self.ground.nodes.usable.iter().map(|one| one.node.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
@@ -222,7 +220,8 @@ impl MeshRoundContext<'_> {
         Installation { client, target, mesh, tool, interrupt }
     }
 
-    /// The known version of the mesh, in addition to the image of its proxies.
+    /// The version of the installed mesh, which is recorded in addition to the image of its proxies. Empty if it is not
+    /// known.
     async fn version(&self) -> Result<String> {
         if self.round.mesh != Mesh::Leno {
             return Ok(String::new());

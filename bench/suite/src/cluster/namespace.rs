@@ -7,12 +7,11 @@ use leno_operate::{Error, ObjectReference};
 
 use super::names::MANAGED;
 
-/// Deletes a namespace of the suite with everything in it, and waits until it is gone. Harmless if
-/// it does not exist, or another user has created one of the same name since.
+/// Deletes a namespace of the suite with everything in it, and waits until it is gone. Harmless if it does not exist,
+/// or if another user has since created a namespace of the same name.
 ///
 /// # Errors
-/// If it is not gone in time, with the obstacle in Kubernetes' words; or if the namespace is not
-/// the suite's own.
+/// If the namespace is not gone in time, with the obstacle in Kubernetes' words; or if it is not the suite's own.
 pub(super) async fn delete(client: &Client, namespace: &str) -> Result<()> {
     let Some(there) = get(client, namespace).await? else { return Ok(()) };
     ensure!(
@@ -30,7 +29,7 @@ pub(super) async fn get(client: &Client, name: &str) -> Result<Option<Namespace>
     all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))
 }
 
-/// As [`delete`], for exactly this namespace and not a new one of the same name.
+/// Like [`delete`], but for exactly this namespace and not for a new one of the same name.
 pub(super) async fn delete_exactly(client: &Client, there: &Namespace) -> Result<()> {
     let name = there.name_any();
     let one = ObjectReference {

@@ -12,10 +12,9 @@ use leno_operate::Error;
 use crate::record::cluster::Node;
 use crate::scenario::{CLIENT, Scenario};
 
-/// The largest number of nodes in use; enough for one service per node in most scenarios. Each has
-/// a watcher.
+/// The largest number of nodes in use, which is enough for one service per node in most scenarios. Each has a watcher.
 const MAX_NODES: usize = 11;
-/// The label that pods select a node by.
+/// The label by which pods select a node.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// The label with a node's operating system.
 const SYSTEM: &str = "kubernetes.io/os";
@@ -24,7 +23,7 @@ const SYSTEM: &str = "kubernetes.io/os";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     pub(super) node: Node,
-    /// Its label `kubernetes.io/hostname`.
+    /// The node's label `kubernetes.io/hostname`.
     host: String,
 }
 

@@ -10,14 +10,14 @@ use regex::Regex;
 use super::names::CONTAINER;
 use crate::pod_program::POD;
 
-/// Waiting reasons of a container that ended after its start or during it. A mesh's container may
-/// do so until another part of the mesh runs; a container of the bench never should.
+/// States of a waiting container that ended while or after it started. A mesh's container may end until another part of
+/// the mesh runs; a container of the bench never should.
 const ENDING: [&str; 3] = ["CreateContainerError", "RunContainerError", "CrashLoopBackOff"];
-/// Waiting reasons of a mesh's container that a temporary failure of the registry may explain.
+/// States of a waiting container of a mesh for which a temporary failure of the registry may be the cause.
 const FETCHING: [&str; 2] = ["ErrImagePull", "RegistryUnavailable"];
-/// How many of the last characters of a container's output are shown.
+/// How many characters of a container's output are shown, from its end.
 const LAST: usize = 500;
-/// How long containers of a mesh may keep ending, or fail to be pulled.
+/// How long containers of a mesh may repeatedly end, or fail to get their image.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a pod of the bench can never become ready.
@@ -37,13 +37,13 @@ fn refused(pod: &Pod) -> Option<String> {
     Some(format!("pod {name} on node {node}: {reason}: {message}; make room on node {node}"))
 }
 
-/// Since when pods of a mesh have been ending.
+/// Since when containers of a mesh have repeatedly ended; `None` if they do not.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience(Option<Instant>);
 
 impl Patience {
-    /// Why a mesh with these pods will not become ready. A container that can never start is
-    /// reported at once, one that keeps ending after a minute.
+    /// Why a mesh with these pods will not become ready. A container that can never start is reported at once. A
+    /// container that ends repeatedly is reported after a minute.
     pub(super) fn ends_with(&mut self, pods: &[Pod], now: Instant) -> Option<String> {
         let stuck: Vec<_> = pods.iter().filter_map(|pod| Some((pod, unstartable(pod)?))).collect();
         let is_fetched = |waiting: &ContainerStateWaiting| {
@@ -66,7 +66,7 @@ impl Patience {
     }
 }
 
-/// The message about the first container of a pod that keeps ending.
+/// The message about the first container of a pod that ends repeatedly.
 fn ends(pod: &Pod) -> Option<String> {
     statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -102,7 +102,7 @@ fn plain(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The option that sets the image of a container of the bench.
+/// Which option sets the image of a container of the bench.
 fn what_names(pod: &Pod, container: &str) -> &'static str {
     if container != CONTAINER {
         return "";
@@ -110,7 +110,7 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
     let arguments: Vec<&str> = arguments.flatten().map(String::as_str).collect();
-    // Other arguments are those of the real application.
+    // A pod with other arguments belongs to the real application.
     if matches!(arguments[..], [POD] | ["serve", "--listen", ..]) {
         "; --image names one that the nodes can fetch or have, with leno-bench as its entrypoint"
     } else {

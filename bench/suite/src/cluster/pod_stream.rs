@@ -1,4 +1,4 @@
-//! A stream to the program of a pod, like `kubectl attach`: requests and answers are lines.
+//! A stream to the program in a pod, like `kubectl attach`. Requests and answers are lines.
 //!
 //! A request fails if its stream breaks. The next request opens another stream, to the same process.
 
@@ -22,11 +22,11 @@ use super::names::CONTAINER;
 use super::wait::{late, within};
 use crate::pod_program::{PodAnswer, PodRequest, PodTask};
 
-/// How long opening a stream may take: the API server and the kubelet connect to the runtime.
+/// How long opening a stream may take. Both the API server and the kubelet must connect for it.
 const OPENED: Duration = Duration::from_secs(10);
-/// The pause before a pod that has not answered is greeted again.
+/// The pause before a greeting is repeated to which a pod has not answered.
 const GREETED: Duration = Duration::from_millis(500);
-/// Bytes of answers that wait to be read.
+/// The largest number of bytes of answers that wait to be read.
 const BUFFER: usize = 64 * 1024;
 
 type Open = Box<dyn Fn() -> BoxFuture<'static, Result<OpenStream>> + Send + Sync>;
@@ -46,7 +46,7 @@ pub(super) struct OpenStream {
     attached: Option<AttachedProcess>,
 }
 
-/// A request, and its answers. While it exists no other request is sent to the pod.
+/// A request, and its answers. As long as this value exists, no other request is sent to the pod.
 pub(super) struct PodCall<'a> {
     pod: &'a str,
     number: u64,
@@ -64,7 +64,7 @@ impl PodStream {
         })
     }
 
-    /// The stream that `open` opens.
+    /// A stream that is opened with `open`.
     pub(super) fn by(
         pod: &str,
         open: impl Fn() -> BoxFuture<'static, Result<OpenStream>> + Send + Sync + 'static,
@@ -79,7 +79,7 @@ impl PodStream {
     /// If the pod cannot be reached; another attempt may succeed.
     pub(super) async fn call(&self, task: PodTask) -> Result<PodCall<'_>> {
         let mut stream = self.stream.lock().await;
-        // Only a stream whose last request was written whole is used again.
+        // A stream is used again only if its last request was written completely.
         let mut open = match stream.take() {
             Some(open) => open,
             None => within(OPENED, self.opened()).await?,
@@ -109,8 +109,8 @@ impl PodStream {
         }
     }
 
-    /// Opens a stream, and greets the pod until it answers. It greets more than once because a first answer may be lost:
-    /// the container runtime drops what the program writes before it follows the output.
+    /// Opens a stream, and greets the pod until it answers. More than one greeting may be necessary, because the first
+    /// answer may be lost: the container runtime drops output that the program writes before the runtime follows it.
     async fn opened(&self) -> Result<OpenStream> {
         let mut open = (self.open)().await?;
         loop {
@@ -142,10 +142,10 @@ impl PodCall<'_> {
         answer.with_context(|| format!("pod {}", self.pod))
     }
 
-    /// Ends the load that was asked for; its report follows.
+    /// Ends the load that was requested; its report follows.
     pub(super) async fn end(&mut self) -> Result<()> {
         let open = self.stream.as_mut().context("its stream has ended")?;
-        // Any request ends load. 0 is the number of no request, so that its answer is skipped.
+        // Any request ends the load. No request has the number 0, so the answer to this one is skipped.
         open.send(0, PodTask::Greet).await
     }
 }
@@ -158,7 +158,7 @@ impl PodCall<'_> {
 struct StreamEnded(String);
 
 impl OpenStream {
-    /// A stream of requests and of answers.
+    /// A stream that reads answers and writes requests.
     pub(super) fn new(
         answers: impl AsyncRead + Send + Unpin + 'static,
         requests: impl AsyncWrite + Send + Unpin + 'static,
@@ -173,7 +173,7 @@ impl OpenStream {
         Ok(self.requests.flush().await?)
     }
 
-    /// The next answer to a request; answers to earlier ones are skipped.
+    /// The next answer to this request; answers to earlier requests are skipped.
     async fn next<T: DeserializeOwned>(&mut self, number: u64) -> Result<T> {
         loop {
             let line = match self.answers.next_line().await {
@@ -182,7 +182,7 @@ impl OpenStream {
             };
             let PodAnswer { number: of, answer } =
                 serde_json::from_str(&line).with_context(|| format!("no answer: {line}"))?;
-            // Number 0 says that the pod does not understand a request.
+            // An answer with number 0 says that the pod does not understand a request.
             if of == number || (of == 0 && answer.is_err()) {
                 let answer = answer.map_err(|why| match of {
                     0 => anyhow!("{why}: is --image of another version?"),

@@ -1,4 +1,4 @@
-//! What the API server says about the pods of a measurement.
+//! What is read from the API server's description of pods: containers, images and nodes.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,15 @@ pub(super) fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// The image ID that its node runs for a pod of the bench.
+/// The ID of the image that the node runs for a pod of the bench.
 pub(super) fn image_id(pod: &Pod) -> Option<String> {
     let mut all = leno_operate::statuses(pod);
     let own = all.find(|status| status.name == CONTAINER)?;
     (!own.image_id.is_empty()).then(|| own.image_id.clone())
 }
 
-/// The nodes of these control plane pods: first those to watch, then those that cannot be watched
-/// because the node is not Ready or the pod is being deleted. A pod without running containers uses
-/// nothing and does not count.
+/// The nodes of these pods of a control plane: first those to watch, then those that cannot be watched because the node
+/// is not Ready or the pod is being deleted. A pod without running containers uses no resources and is skipped.
 pub(super) fn nodes_of(
     pods: &[Pod],
     ready: &BTreeSet<String>,

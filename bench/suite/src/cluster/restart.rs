@@ -1,6 +1,6 @@
-//! Kills all containers of a mesh in the middle of the load: its proxies, beside workloads or on
-//! nodes, and its control plane. The kubelets start them again. Requests that fail meanwhile are in
-//! the client's report.
+//! Kills all containers of a mesh in the middle of the load: its proxies, whether they run beside workloads or on
+//! nodes, and its control plane. The kubelets start them again. Requests that fail meanwhile are in the client's
+//! report.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::measurement::usage::{Component, Role};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{Disturbance, Scenario};
 
-/// The largest delay that still counts as the planned moment of the load.
+/// By how much a kill may be late, compared with the planned moment of the load.
 const LATE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct KillResult {
     /// The killed containers, as `namespace/pod/container`.
     names: Vec<String>,
-    /// The mark if some of them may still run.
+    /// A mark, if some of the containers may still run.
     pub(super) mark: Option<Mark>,
 }
 
@@ -44,7 +44,8 @@ pub(super) async fn restart(environment: &ClusterEnvironment<'_>, due: Instant) 
     KillResult::of(&doomed, done, due.elapsed())
 }
 
-/// The running containers that must be killed: those of the mesh that a restart ends, in the namespaces that the run created.
+/// The running containers that must be killed: those parts of the mesh that the scenario restarts, in namespaces that
+/// the run has created.
 async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> {
     let mesh = environment.mesh;
     if let Some(other) = environment.foreign_namespace().await? {
@@ -55,7 +56,7 @@ async fn chosen(environment: &ClusterEnvironment<'_>) -> Result<Vec<Component>> 
     Ok(doomed(environment.watched().await?, &own))
 }
 
-/// The containers to kill in these namespaces; never the workloads' own.
+/// The containers to kill, which are in these namespaces; never those of the workloads themselves.
 fn doomed(mut watched: Vec<Component>, own: &[Option<&str>]) -> Vec<Component> {
     watched.retain(|one| {
         let namespace = one.name.split('/').next();
@@ -65,8 +66,7 @@ fn doomed(mut watched: Vec<Component>, own: &[Option<&str>]) -> Vec<Component> {
 }
 
 impl KillResult {
-    /// The result for these containers: whether killing them succeeded, and how late it was at
-    /// most.
+    /// The result for these containers: whether killing them succeeded, and by how much it was late at most.
     fn of(doomed: &[Component], done: Result<()>, late: Duration) -> Self {
         let failed = match done {
             Err(error) => Some(format!("not all was killed: {error:#}")),
@@ -83,7 +83,8 @@ impl KillResult {
         }
     }
 
-    /// Whether the kill explains a change, which is a text that starts with the container's name.
+    /// Whether the kill is the reason for a change. The text describes the change, and starts with the container's
+    /// name.
     pub(super) fn explains(&self, broken: &str) -> bool {
         self.names.iter().any(|name| broken.split(' ').next() == Some(name))
     }

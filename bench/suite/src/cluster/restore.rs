@@ -1,4 +1,4 @@
-//! Reverts the changes that a run has made to a cluster, by its ledger.
+//! Reverts the changes that a run has made to a cluster, which its ledger lists.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +12,13 @@ use super::ledger::{self, Installed, Ledger};
 use super::{namespace, run_lock};
 use crate::interrupt::Interrupt;
 
-/// The cluster or its nodes still have something that was not there before. The ledger lists it and
-/// stays.
+/// The cluster or its nodes still have objects or changes of the run. The ledger lists them and is kept.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the cluster is not as it was before the run; run leno bench clean {} once the cause is removed", .0.display())]
 pub(super) struct NotRestored(PathBuf);
 
-/// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed
-/// mesh, then the objects that the mesh left behind. Afterwards the ledger in the directory has no
-/// mesh. Safe to repeat.
+/// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed mesh, then the
+/// objects that the mesh left behind. Afterwards the ledger in the directory lists no mesh. Can safely be called again.
 pub(super) async fn take_back(client: &Client, (ledger, out): (&mut Ledger, &Path)) -> Result<()> {
     let back = async {
         namespace::delete(client, &ledger.namespace).await?;
@@ -30,7 +28,7 @@ pub(super) async fn take_back(client: &Client, (ledger, out): (&mut Ledger, &Pat
             ledger.write(out)?;
         }
         if !ledger.unclean.is_empty() {
-            // Only the nodes are not clean.
+            // The cluster is restored; only some nodes are not.
             run_lock::release(client, &ledger.namespace).await?;
             bail!(
                 "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
@@ -58,7 +56,7 @@ async fn remove(
         return Ok(());
     }
     note!("{name}: being removed");
-    // Some tools fail if there is nothing to remove, as linkerd does.
+    // Some tools, such as linkerd, fail if there is nothing to remove.
     let something = Inventory::take(client).await?.has_new(mesh, before);
     if mesh.facts().tool.is_none() || something {
         let tool = mesh.find()?;
@@ -72,7 +70,7 @@ async fn remove(
     inventory::restore(client, (&ledger.namespace, mesh, before)).await
 }
 
-/// Releases a cluster in which nothing of the run is left.
+/// Releases a cluster in which all changes of the run are reverted.
 pub(super) async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Result<()> {
     run_lock::release(client, &ledger.namespace)
         .await
@@ -80,7 +78,7 @@ pub(super) async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Resu
     Ledger::forget(out)
 }
 
-/// As [`clean`], in a directory that this process has locked.
+/// Like [`clean`], in a directory that this process has locked.
 pub(super) async fn finish(out: &Path) -> Result<bool> {
     let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
     let reached = async {

@@ -1,12 +1,11 @@
-//! Changes a mesh's configuration during the load: a route, or the endpoints of a service, applied
-//! as users do.
+//! Changes a mesh's configuration during the load: a route, or the endpoints of a service, applied as users do.
 //!
 //! ```text
 //! load:       ==========================
 //! revision:      1   2   3      4   5         one per period; a late write delays the next
 //! ```
-//! Endpoints are written as the suite's own slice for a service without selector. So no controller
-//! delays them on their way to the consumers: the nodes' own proxies, and those of the meshes.
+//! Endpoints are written as a slice of the suite, for a service without selector. So no controller delays them before
+//! they reach the proxies of the nodes and of the meshes.
 
 use std::time::Duration;
 
@@ -26,17 +25,17 @@ use crate::record::{Mark, MarkKind};
 use crate::revision::{self, CHURNING};
 use crate::scenario::Scenario;
 
-/// The time limit of a write. An API server that is slower does not disturb the mesh.
+/// The time limit of a write. If the API server is slower than this, the write does not disturb the mesh as planned.
 const WRITTEN: Duration = Duration::from_secs(10);
 /// The time limit for reading the log of an application.
 const READ: Duration = Duration::from_secs(30);
-/// The largest log that is read, in bytes: more lines than there are revisions in an hour.
+/// The largest log that is read, in bytes. It has room for more lines than there are revisions in an hour.
 const LOG: i64 = 16 * 1024 * 1024;
 /// The label that names the manager of a slice. No controller of the cluster touches slices of
 /// another manager.
 const SLICE_OF: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", MANAGER);
 const ROUTES: &str = "httproutes.gateway.networking.k8s.io";
-/// The command that installs it.
+/// The command that installs the Gateway API.
 const BRING_ROUTES: &str = "kubectl apply --server-side -f \
     https://github.com/kubernetes-sigs/gateway-api/releases/latest/download/standard-install.yaml";
 
@@ -46,7 +45,7 @@ pub(super) struct Revisions<'a> {
     namespace: &'a str,
     scenario: &'a Scenario,
     period: Duration,
-    /// The endpoints of the services, in their order; empty unless endpoints change.
+    /// The endpoints of the services, in the order of the services; empty unless the scenario changes endpoints.
     endpoints: Vec<Value>,
 }
 
@@ -55,13 +54,13 @@ pub(super) struct RevisionResults {
     pub(super) revisions: u64,
     /// The number of failed writes, and the error of the last one.
     failed: Option<(u64, String)>,
-    /// The number of routes that the application has reported, or why it is unknown.
+    /// The number of routes that the application has reported, or why this number is unknown.
     arrived: Option<Result<u64, String>>,
 }
 
 impl<'a> Revisions<'a> {
-    /// The revisions of a scenario under a mesh; `None` if nothing changes. Without a mesh nothing
-    /// consumes routes, but the nodes consume endpoints.
+    /// The revisions of a scenario under a mesh; `None` if no configuration changes. Without a mesh nobody reads
+    /// routes, but nodes still read endpoints.
     pub(super) fn of(mesh: Mesh, scenario: &'a Scenario, namespace: &'a str) -> Option<Self> {
         let period = scenario.disturbance?.period()?;
         let taken = mesh != Mesh::None || scenario.churns();
@@ -78,7 +77,7 @@ impl<'a> Revisions<'a> {
         Ok(())
     }
 
-    /// The object of a revision; revision 0 is the first.
+    /// The object of a revision. The first revision is number 0.
     pub(super) fn object(&self, revision: u64) -> Value {
         match self.scenario.churns() {
             true => self.slice(revision),
@@ -136,12 +135,12 @@ impl<'a> Revisions<'a> {
 }
 
 impl RevisionResults {
-    /// The number of routes that took effect, if it is known.
+    /// How many routes took effect, if this is known.
     pub(super) fn arrived(&self) -> Option<u64> {
         self.arrived.as_ref().and_then(|arrived| arrived.as_ref().ok().copied())
     }
 
-    /// The mark for a measurement with an incomplete or ineffective disturbance.
+    /// The mark of a measurement in which the disturbance was incomplete or had no effect.
     pub(super) fn mark(&self) -> Option<Mark> {
         let mut why = Vec::new();
         if let Some((count, last)) = &self.failed {
@@ -159,8 +158,8 @@ impl RevisionResults {
     }
 }
 
-/// Writes one revision in each period, for the given time. Writes do not overlap: a late write
-/// delays the next one, and missed revisions are not made up for.
+/// Writes one revision in each period, for the given time. Writes do not overlap: a late write delays the next one, and
+/// revisions that were missed are not written later.
 async fn give(
     period: Duration,
     time: Duration,
@@ -198,7 +197,7 @@ fn endpoint(pod: &Pod) -> Option<Value> {
     Some(endpoint)
 }
 
-/// The definition of routes; `None` if the cluster has none.
+/// The definition of the resource for routes; `None` if the cluster has none.
 async fn definition(client: &Client) -> Result<Option<CustomResourceDefinition>, Error> {
     let all: Api<CustomResourceDefinition> = Api::all(client.clone());
     let asked = ListParams::default().fields(&format!("metadata.name={ROUTES}"));
@@ -241,7 +240,7 @@ mod tests {
             if revision % 2 == 1 { Err(format!("{revision} is lost")) } else { Ok(()) }
         };
         let given = give(PERIOD, PERIOD * 8, write).await;
-        // The second write ends when the fifth revision would be due.
+        // The second write ends at the moment at which the fifth revision would be due.
         assert_eq!(at, [(1, 100), (2, 200), (3, 500), (4, 600), (5, 700)]);
         assert_eq!(given.revisions, 2);
         let mark = given.mark().unwrap();

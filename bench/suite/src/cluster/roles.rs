@@ -18,14 +18,14 @@ pub(super) struct Roles {
     pub(super) mesh: Mesh,
     /// The namespace of the mesh.
     pub(super) system: Option<String>,
-    /// Other namespaces with pods that the mesh has on nodes.
+    /// Other namespaces in which the mesh has pods on nodes.
     pub(super) beside: BTreeSet<String>,
     pub(super) flooded: Option<String>,
     pub(super) nodes: BTreeSet<String>,
     pub(super) carriers: Carriers,
 }
 
-/// The nodes whose node proxies carry traffic, and which traffic; all other node proxies are idle.
+/// The nodes whose node proxies carry traffic, by the kind of traffic; the node proxies of all other nodes are idle.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carriers {
     /// Nodes with measured workloads.
@@ -48,7 +48,7 @@ impl Carriers {
         self.measured.union(&self.flood).map(String::as_str)
     }
 
-    /// The nodes whose proxies carry both.
+    /// The nodes whose proxies carry both the measured traffic and the flood.
     pub(super) fn shared(&self) -> Vec<&str> {
         self.measured.intersection(&self.flood).map(String::as_str).collect()
     }
@@ -98,7 +98,7 @@ impl Roles {
         }
         let found = running(pod).filter_map(|one| {
             let role = self.of(&node, (&namespace, &name, &one.name))?;
-            // For example containerd://0123.
+            // The container's identifier is, for example, `containerd://0123`.
             let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
             let name = format!("{namespace}/{name}/{}", one.name);
             Some(Component { role, name, node: node.clone(), id: id.to_owned() })

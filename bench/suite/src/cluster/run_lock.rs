@@ -1,9 +1,8 @@
-//! What a run claims for itself: the directory of its records, the cluster, and the namespaces of
-//! the meshes that it installs.
+//! Locks that a run takes, so that no other run interferes: the directory of its records, the cluster, and the
+//! namespaces of the meshes that it installs.
 //!
-//! A claim on the cluster is a namespace that is created, not applied: if two runs create it at
-//! once, one of them fails. An annotation names its run, so that no run reverts the changes of
-//! another.
+//! The lock on the cluster is a namespace that is created, not applied: if two runs create it at once, one of them
+//! fails. An annotation on the namespace names its run, so that no run reverts the changes of another.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -20,12 +19,13 @@ use super::namespace::{self, delete_exactly};
 
 /// The annotation that names the run that created a namespace.
 const OF: &str = "leno.dev/bench-run";
-/// The field manager of claims. A later apply to the namespace by another manager keeps them.
+/// The field manager that writes this annotation. The annotation is kept when another manager applies the namespace
+/// later.
 const CLAIMER: &str = "leno-bench-claim";
-/// The namespace that exists as long as its cluster.
+/// A namespace that exists as long as its cluster.
 const FIRST: &str = "kube-system";
 
-/// A run, and the place of its records.
+/// A run that takes a lock, and the place of its records.
 #[derive(Clone, Copy)]
 pub(super) struct Claimant<'a> {
     pub(super) run: &'a str,
@@ -49,7 +49,7 @@ pub(super) fn directory(out: &Path) -> Result<File> {
     }
 }
 
-/// The identity of a cluster, independent of its name in a kubeconfig: the UID of its oldest
+/// The identity of a cluster, which does not depend on the cluster's name in a kubeconfig: the UID of its oldest
 /// namespace.
 pub(super) async fn identity(client: &Client) -> Result<String> {
     let first = namespace::get(client, FIRST).await?;
@@ -89,7 +89,7 @@ fn is_by(there: &Namespace, run: &str) -> bool {
     there.annotations().get(OF).is_some_and(|of| of == run)
 }
 
-/// Releases the cluster. Does nothing if another run has claimed it or claims it meanwhile.
+/// Releases the cluster. Does nothing if the lock belongs to another run, or another run takes it at the same time.
 pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
     match namespace::get(client, RUN).await? {
         Some(there) if is_by(&there, run) => delete_exactly(client, &there).await,
@@ -97,7 +97,7 @@ pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
     }
 }
 
-/// The error that names the run of an existing namespace.
+/// The error for a namespace that already exists; it names the run to which the namespace belongs.
 pub(super) fn refused(there: &Namespace) -> Result<()> {
     let of = there.annotations().get(RECORDS);
     let of = of.map_or("a directory that it does not name", String::as_str);

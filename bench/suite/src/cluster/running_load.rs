@@ -1,4 +1,4 @@
-//! The load of a pod, from its start to its report.
+//! The load that a pod generates, from its start to its report.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,15 @@ use super::wait::{PollResult, repeated, within};
 use crate::pod_program::PodTask;
 use crate::scenario::CLIENT;
 
-/// How late a pod's answer may be: the generator waits for its last responses.
+/// By how much a pod's answer may be late, because the generator waits for its last responses.
 const LATE: Duration = Duration::from_secs(60);
-/// How long a probe runs. Kubelets wait 10 s before they restart a container for the second time.
+/// How long a probe runs. It is longer than the 10 s that a kubelet waits before it restarts a container for the second
+/// time.
 const PROBE: Duration = Duration::from_secs(60);
-/// How long a report that was sent before may take to be read.
+/// How long it may take to read a report that has already been sent.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// Load that a pod makes. It ends with its plans, or earlier.
+/// Load that a pod generates. It ends with its plans, or earlier.
 pub(super) struct RunningLoad<'a> {
     call: PodCall<'a>,
     pub(super) begun: Instant,
@@ -27,7 +28,7 @@ pub(super) struct RunningLoad<'a> {
 }
 
 impl ClusterEnvironment<'_> {
-    /// Lets the client make load, and waits for the report.
+    /// Tells the client to generate load, and waits for the report.
     pub(super) async fn load(&self, plans: &[Plan]) -> Result<Report> {
         self.begin(CLIENT, plans).await?.report().await
     }
@@ -38,7 +39,7 @@ impl ClusterEnvironment<'_> {
         Ok(RunningLoad { call, begun: Instant::now(), lasts: lasts.unwrap_or_default() })
     }
 
-    /// Starts a probe of the client, and waits until a request has succeeded. The probe continues after that.
+    /// Starts a probe of the client, and waits until a request has succeeded. The probe then continues.
     pub(super) async fn probe(&self, plan: &Plan) -> Result<PodCall<'_>> {
         self.begun(CLIENT, PodTask::Probe(plan.clone(), PROBE)).await
     }
@@ -56,7 +57,7 @@ impl ClusterEnvironment<'_> {
             })
         })
         .await?;
-        // The time of a probe's success is an answer too.
+        // If the task is a probe, this answer is the time of its first success.
         within(LATE, call.next::<serde_json::Value>()).await?;
         Ok(call)
     }
@@ -68,7 +69,7 @@ impl RunningLoad<'_> {
         within(left, self.call.next()).await
     }
 
-    /// The report of load that has ended too early; `None` if it is still running.
+    /// The report of load that has ended too early; `None` if the load is still running.
     pub(super) async fn early_report(&mut self) -> Result<Option<Report>> {
         match timeout(AT_ONCE, self.call.next()).await {
             Ok(report) => report.map(Some),
@@ -76,7 +77,7 @@ impl RunningLoad<'_> {
         }
     }
 
-    /// Ends load that has no end of its own, and returns its report.
+    /// Ends load that would not end by itself, and returns its report.
     pub(super) async fn end(mut self) -> Result<Report> {
         let ended = async {
             self.call.end().await?;

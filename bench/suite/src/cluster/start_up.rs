@@ -1,8 +1,7 @@
-//! Measures how long a proxy of a cluster takes from the start of its program to the first request
-//! that is served through it.
+//! Measures how long a proxy of a cluster takes from the start of its program until a request is served through it.
 //!
 //! ```text
-//! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        both lines by CLOCK_MONOTONIC of their node
+//! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        both use CLOCK_MONOTONIC of their node
 //! watcher:          kill ....... exec
 //! ```
 

@@ -1,4 +1,4 @@
-//! Waits for a state of a cluster, with a time limit and reports of progress.
+//! Waits until a cluster is in a certain state, with a time limit and reports of progress.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use leno_program::note;
 use tokio::time::{Instant, timeout};
 
-/// Time between two polls; each makes one request or a few.
+/// The time between two polls. A poll makes one request or a few.
 const LOOK: Duration = Duration::from_millis(500);
 /// Time between two reports of progress.
 const WORD: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(super) async fn repeated<T>(
     }
 }
 
-/// The result of a future, which has to complete within a time limit.
+/// The result of a future that must complete within a time limit.
 pub(super) async fn within<T>(time: Duration, what: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(time, what).await.unwrap_or_else(|_| Err(late(time)))
 }

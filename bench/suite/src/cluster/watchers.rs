@@ -25,7 +25,7 @@ use crate::pod_program::{PodTask, RUNS_AGAIN};
 const PROMPT: Duration = Duration::from_secs(5);
 /// How long to wait for all watchers before the load. Their pods are ready, so they normally answer at once.
 const ANSWERED: Duration = Duration::from_secs(60);
-/// How much later than the program of a container the answer about its start may be.
+/// How much later than the start of a container's program the answer about this start may be.
 const TOLD: Duration = Duration::from_secs(10);
 
 /// The watchers of a measurement, by node.
@@ -34,7 +34,7 @@ pub(super) struct Watchers(BTreeMap<String, PodStream>);
 #[derive(Clone, Copy)]
 pub(super) struct CounterQuery<'a> {
     pub(super) watched: &'a [Component],
-    /// The nodes whose whole kernels are read as well.
+    /// The nodes on which the counters of the whole kernel are read, too.
     pub(super) whole: &'a BTreeSet<String>,
 }
 
@@ -78,7 +78,7 @@ impl Watchers {
     /// process.
     ///
     /// # Errors
-    /// If that takes longer than 60 s, in which case the error names what is missing; if the
+    /// If this takes longer than 60 s, in which case the error names what is missing; if the
     /// containers cannot be listed.
     pub(super) async fn before(
         &self,
@@ -103,13 +103,13 @@ impl Watchers {
         .await
     }
 
-    /// Queries all watchers that have something to read, concurrently; answers that take longer than 5 s are missing.
+    /// Asks all watchers that have something to read, at the same time; answers that take longer than 5 s are missing.
     pub(super) async fn read(&self, what: CounterQuery<'_>) -> Answers {
         let asked = self.0.iter().filter(|(node, _)| what.is_of(node));
         let asked = asked.map(async |(node, stream)| {
             let (task, begun) = (PodTask::Look(what.question(node)), Instant::now());
             let mut look = stream.ask::<NodeCounters>(task.clone(), PROMPT).await;
-            // The stream may have broken since the last question.
+            // The stream may have broken since it was last used.
             if look.is_err() && begun.elapsed() < PROMPT / 2 {
                 look = stream.ask(task, PROMPT / 2).await;
             }
@@ -125,13 +125,11 @@ impl Watchers {
         answers
     }
 
-    /// Kills containers on all their nodes concurrently. If one of them has ended meanwhile, its
-    /// watcher kills none; then the containers of that node are listed `again` and the new list is
-    /// killed.
+    /// Kills containers on all their nodes at the same time. If one of the containers has ended meanwhile, its watcher
+    /// kills none of them; then the containers of that node are listed with `again`, and the new list is killed.
     ///
     /// # Errors
-    /// If a node's watcher has not confirmed within 5 s; containers on other nodes may be killed
-    /// then.
+    /// If a node's watcher has not confirmed within 5 s; containers on other nodes may be killed then.
     pub(super) async fn kill(
         &self,
         doomed: &[Component],
@@ -162,8 +160,8 @@ impl Watchers {
         join_all(killed).await.into_iter().collect()
     }
 
-    /// Kills a container. Returns when its program ran again, in nanoseconds of CLOCK_MONOTONIC; `None` if it took longer than
-    /// 30 s.
+    /// Kills a container. Returns when its program was running again, in nanoseconds of CLOCK_MONOTONIC; `None` if that
+    /// took longer than 30 s.
     pub(super) async fn restart(&self, one: &Component) -> Result<Option<u64>> {
         let (task, limit) = (PodTask::Restart(one.id.clone()), RUNS_AGAIN + TOLD);
         let started = self.on(&one.node)?.ask(task, limit).await;

@@ -1,4 +1,4 @@
-//! Load generators of other projects. A file says how to call each; the code here reads their reports.
+//! Load generators of other projects. A file says how each is called; the code here reads their reports.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::process;
 use crate::tools::{Missing, Tool};
 
-/// The share of the wanted requests below which a generator was the bottleneck.
+/// If a generator has sent less than this share of the requests that were wanted, it was the bottleneck.
 const LIMITED: f64 = 0.95;
 
 /// The file of the generators, built into this program.
@@ -35,16 +35,16 @@ pub(super) struct External {
     tool: Tool,
     protocols: Vec<Protocol>,
     paces: Vec<String>,
-    /// Why it cannot make any other load.
+    /// Why the generator cannot generate any other load.
     otherwise: String,
     arguments: Vec<String>,
-    /// The content of a file that it reads: a script, or the message of gRPC calls.
+    /// The content of a file that the generator reads: a script, or the message of gRPC calls.
     #[serde(default)]
     script: String,
 }
 
 impl External {
-    /// The generator of a name; `None` if it is Leno's own.
+    /// The generator with this name; `None` if the name is that of Leno's own generator.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         EXTERNAL.iter().find(|one| one.name == name)
     }
@@ -53,7 +53,7 @@ impl External {
         self.tool.find((&self.name, None))
     }
 
-    /// Why it cannot make this load; `None` if it can.
+    /// Why the generator cannot generate this load; `None` if it can.
     pub(super) fn unable(&self, plan: &Plan) -> Option<&str> {
         let pace = match plan.pace {
             Pace::Rate(_) => "rate",
@@ -104,7 +104,7 @@ impl External {
     }
 }
 
-/// Latencies in microseconds as a histogram.
+/// A histogram of latencies, which are in microseconds.
 fn buckets(latencies: impl Iterator<Item = u64>) -> Vec<Bucket> {
     let mut counted: BTreeMap<u64, u64> = BTreeMap::new();
     latencies.for_each(|us| *counted.entry(us).or_default() += 1);
@@ -135,7 +135,7 @@ struct FortioRequest {
     /// In seconds.
     latency: f64,
     ok: bool,
-    /// The status. Fortio counts a redirect as a failure, all other generators as an answer.
+    /// The status. Fortio counts a redirect as a failure, whereas all other generators count it as a success.
     #[serde(default)]
     details: String,
 }
@@ -147,8 +147,8 @@ fn read_fortio(plan: &Plan, said: &str, log: &str) -> Option<Report> {
         failed.map(|(code, count)| (format!("status_{code}"), *count)).collect();
     let requests = log.lines().filter_map(|line| serde_json::from_str::<FortioRequest>(line).ok());
     let answered = requests.filter(|one| one.ok || matches!(one.details.parse(), Ok(300..400)));
-    // On each connection, Fortio plans as many whole requests as fit into the duration. If it cannot keep up, it sends
-    // fewer; its report has no other sign of that.
+    // On each connection, Fortio plans as many whole requests as fit into the duration. If it is too slow for them it
+    // sends fewer, and nothing else in its report shows this.
     let connections = plan.connections as f64;
     let each = (plan.rate()? * plan.duration.as_secs_f64() / connections).floor();
     let count = report.duration_histogram.count;
@@ -164,7 +164,8 @@ fn read_fortio(plan: &Plan, said: &str, log: &str) -> Option<Report> {
     })
 }
 
-/// h2load's log has a line for each request: its start in microseconds since 1970, status, microseconds taken.
+/// h2load's log has a line for each request: its start in microseconds since 1970, its status, and its duration in
+/// microseconds.
 fn read_h2load(plan: &Plan, said: &str, log: &str) -> Option<Report> {
     let taken = log.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<i64>);
@@ -186,7 +187,8 @@ fn read_h2load(plan: &Plan, said: &str, log: &str) -> Option<Report> {
     })
 }
 
-/// Reads the counts of wrk, and its four percentiles. Each percentile stands for the requests between it and the one before.
+/// Reads the counts of wrk, and its four percentiles. Each percentile stands for the requests between it and the
+/// percentile before it.
 fn read_wrk(said: &str) -> Option<Report> {
     let all = |pattern: &str| -> Vec<[String; 2]> {
         let pattern = Regex::new(pattern).expect("a test uses it");
@@ -254,7 +256,7 @@ mod tests {
     /// requests/s).
     #[test]
     fn a_last_request_of_fortio_that_does_not_fit_into_the_time_is_no_error() {
-        // It means to send 6 on each connection, not 6.25.
+        // It plans to send 6 on each connection, not 6.25.
         for (count, limited) in [(96, false), (92, false), (90, true)] {
             let said = format!(
                 r#"{{"ActualQPS": 17.3, "ActualDuration": 5.5e9, "DurationHistogram": {{"Count": {count}}}}}"#

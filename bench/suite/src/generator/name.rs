@@ -1,4 +1,4 @@
-//! The names of the load generators, and where they run.
+//! The names of the load generators, and the type of the place where they run.
 
 use std::fmt;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 
-/// Makes the command that runs a program where the load comes from, such as in a workload of a lab.
+/// Makes a command that runs a program in the place from which the load comes, for example in a workload of a lab.
 pub type Client<'a> = &'a (dyn Fn(&Path) -> Result<Command> + Sync);
 
 /// A generator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Generator {
-    /// Leno's own.
+    /// Leno's own generator.
     #[default]
     Leno,
     /// Fortio, Istio's load generator: open loop, HTTP/1.1.
@@ -28,7 +28,7 @@ impl Generator {
     /// All generators, Leno's own first.
     pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
 
-    /// Its name.
+    /// The name of the generator.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Leno => "leno",

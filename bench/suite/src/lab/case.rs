@@ -1,4 +1,4 @@
-//! One measurement to make in the lab.
+//! One measurement of a run in the lab.
 
 use super::mesh::{Mesh, MeshPrograms};
 use crate::generator::name::Generator;
@@ -10,6 +10,6 @@ pub(super) struct Case<'a> {
     pub(super) found: &'a MeshPrograms,
     pub(super) generator: Generator,
     pub(super) round: u32,
-    /// The step of a scenario that is measured at several rates.
+    /// The step to measure, if the scenario has several rates.
     pub(super) step: Option<f64>,
 }

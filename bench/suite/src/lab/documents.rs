@@ -1,4 +1,4 @@
-//! The documents of a lab: its workloads and services, and what changes during the load.
+//! The documents of a lab: its workloads and services, and the configuration that changes during the load.
 
 use std::path::Path;
 
@@ -21,8 +21,8 @@ pub(super) struct Programs<'a> {
     pub(super) application: Option<&'a Path>,
 }
 
-/// Returns the documents with which `leno up` starts the lab, or changes it to a later revision; the first is 0. `own` is
-/// `None` if the lab runs no proxies of Leno.
+/// Returns the documents with which `leno up` starts the lab, or with which it is changed to a later revision. The
+/// first revision is 0. `own` is `None` if the lab runs no proxies of Leno.
 pub(super) fn documents(
     programs: Programs<'_>,
     scenario: &Scenario,
@@ -97,7 +97,7 @@ mod tests {
         Some(LenoProxies::default())
     }
 
-    /// The documents of a scenario, each of which is valid.
+    /// The documents of a scenario. Checks that each of them is valid.
     fn of(
         name: &str,
         own: Option<LenoProxies>,
@@ -129,14 +129,14 @@ mod tests {
             ("teastore", sidecars(), 0, "\"recommender:8080=/product,/cartAction\"", 1),
             ("teastore", sidecars(), 0, "--call-http", 6),
             ("teastore", sidecars(), 0, "appProtocol: tcp", 0),
-            // The lab writes routes and endpoints that change only if it runs proxies of Leno.
+            // Routes and endpoints that change are written only if the lab runs proxies of Leno.
             ("push", sidecars(), 1, "\"value\":\"1\"", 1),
             ("push", sidecars(), 2, "\"value\":\"2\"", 1),
             ("push", None, 1, "HTTPRoute", 0),
             ("churn", sidecars(), 0, ", there: ", 10),
             ("churn", sidecars(), 2, ", there: ", 2),
             ("churn", None, 2, "there: ", 0),
-            // An upgrade groups the same workloads under another name.
+            // An upgrade shares proxies among the same workloads by another kind of group.
             ("upgrade", node, 2, "share: node", 1),
             ("upgrade", node, 3, "share: namespace", 1),
             ("upgrade", account, 2, "share: service-account", 1),
@@ -164,7 +164,7 @@ mod tests {
         assert!(missing.contains("registry.jar"), "{missing}");
         ["registry.jar", "db"].into_iter().for_each(make);
         let text = teastore().unwrap();
-        // The database speaks first.
+        // The database sends the first bytes of a connection.
         let (_, db) = text.split_once("{name: db,").unwrap();
         assert!(db.split("---").next().unwrap().contains("appProtocol: tcp"), "{db}");
         for (words, count) in [

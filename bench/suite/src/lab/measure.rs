@@ -1,4 +1,5 @@
-//! One measurement: a lab, proxies, load, the resources they use, and the record.
+//! One measurement: it starts a lab and proxies, generates load, measures the resources that they use, and fills the
+//! record.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,11 +34,12 @@ use crate::record::{Latency, Mark, MarkKind, Record, RssKib, WebSockets};
 use crate::scenario::{self, CLIENT, Disturbance, Scenario};
 use crate::{generator, real_application};
 
-/// The pause between two probes of a real application that does not answer yet.
+/// The pause between two requests to a real application that does not answer yet.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long before the measurement WebSockets are opened, one after another: a thousand of them take less.
+/// How long before the measurement WebSockets are opened, one after another. A thousand of them take less time than
+/// this.
 const WEBSOCKETS_OPEN: Duration = Duration::from_secs(3);
-/// A lab with everything that a mesh needs. The sidecars are dropped before the namespaces.
+/// A lab with everything that a mesh needs. The sidecars must be dropped before the namespaces.
 struct LabEnvironment {
     sidecars: Option<Sidecars>,
     lab: Lab,
@@ -45,7 +47,7 @@ struct LabEnvironment {
     parts: LabComponents,
 }
 
-/// Why the generator cannot make this load. This is known before the lab exists.
+/// Why the generator cannot generate this load. This is determined before the lab exists.
 pub(super) fn unable(options: &Options, case: &Case<'_>) -> Result<Option<&'static str>> {
     let nowhere = [SocketAddrV4::new([127, 0, 0, 1].into(), 0)];
     let rate = case.step.map(|rate| rate * options.scale);
@@ -105,7 +107,7 @@ pub(super) fn measure(options: &Options, case: &Case<'_>, mut record: Record) ->
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| environment.lab.arrived());
     let LoadSamples { before, during, after } = &samples;
     let readings = Readings { idle: &idle, before, during, after };
-    // Proxies of the lab that end are started again in the same control group.
+    // If a proxy of the lab ends, it is started again in the same control group.
     let _ended = readings.fill(&mut record, &report);
     if record.proxies == 0 {
         record.control_rss_kib = RssKib::default();
@@ -174,9 +176,8 @@ impl LabEnvironment {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// Runs the measured load, with the loads beside it and the disturbance of the scenario. `sampled` is
-    /// called as soon as the generator has reported, so that its result does not include the end of
-    /// the floods.
+    /// Runs the measured load, with the loads beside it and the disturbance of the scenario. `sampled` is called as
+    /// soon as the generator has reported, so that the sample does not include the end of the floods.
     fn load<T: Send>(
         &mut self,
         options: &Options,
@@ -200,13 +201,13 @@ impl LabEnvironment {
             if !beside.is_empty() {
                 interrupt.sleep(if has_floods { FLOOD_LEAD } else { WEBSOCKETS_OPEN })?;
             }
-            // Without a disturbance there is no receiver.
+            // Without a disturbance nobody receives this.
             let _ = begins.send(());
             let report = generator.run(&client, plans, interrupt);
             let running: Vec<_> = beside.iter_mut().map(Running::is_running).collect();
             let read = sampled();
             let report = (report?, read?);
-            // From here on only an interrupt is an error; an unknown result of a flood only leads to a mark.
+            // From here on only an interrupt is an error; if the result of a flood is unknown, the record gets a mark.
             let charged = if has_floods { lab.charged() } else { Ok(BTreeMap::new()) };
             let ended = beside.into_iter().map(|one| generator::end(one, interrupt));
             let ended: Vec<_> = ended.zip(running).collect();
@@ -227,8 +228,8 @@ impl LabEnvironment {
         Ok((report, DuringLoad { revisions, ..during }))
     }
 
-    /// Returns the loads that start before the measurement and end after it, each with the workload that makes it: floods of
-    /// neighbours, and WebSockets of the client.
+    /// Returns the loads that start before the measurement and end after it, each with the workload that generates it:
+    /// floods by neighbours, and WebSockets of the client.
     fn beside(&self, scenario: &Scenario, options: &Options) -> Result<Vec<(String, Plan)>> {
         let duration = options.duration + FLOOD_MOST;
         let neighbours = scenario.neighbours.iter().enumerate().map(|(nth, one)| {
@@ -255,11 +256,11 @@ impl LabEnvironment {
     }
 }
 
-/// Runs a load, and the disturbance from the moment when the load reports on the channel that its generator has started.
-/// Returns also how many revisions the mesh got.
+/// Runs a load, and disturbs the mesh from the moment when the load reports through the channel that its generator has
+/// started. Returns also how many revisions the mesh got.
 ///
-/// A process ends with the thread that started it. So this thread, which goes on, restarts the proxies, and a second one
-/// runs the load.
+/// A child process ends with the thread that started it. So this thread, which continues, restarts the proxies, and a
+/// second thread runs the load.
 fn disturbed<T: Send>(
     load: impl FnOnce(mpsc::Sender<()>) -> Result<T> + Send,
     disturb: impl FnOnce(&dyn Fn() -> bool) -> Result<u64>,
@@ -269,7 +270,7 @@ fn disturbed<T: Send>(
         let running = scope.spawn(move || load(begins));
         let revisions = match begun.recv() {
             Ok(()) => disturb(&|| running.is_finished()),
-            // The load has failed before, and returns its error.
+            // The load failed before it began, and returns its error below.
             Err(mpsc::RecvError) => Ok(0),
         };
         let report = running.join().unwrap_or_else(|_| bail!("the load panicked"));
@@ -280,14 +281,15 @@ fn disturbed<T: Send>(
 
 /// What happened while the measured load ran.
 struct DuringLoad {
-    /// What each load beside it reported, and whether that still ran when the measured load ended.
+    /// For each load that ran at the same time: its report, and whether it was still running when the measured load
+    /// ended.
     ended: Vec<(Result<Report>, Result<bool>)>,
     charged: Result<BTreeMap<String, u64>>,
     revisions: u64,
 }
 
 impl DuringLoad {
-    /// Adds it to a record. An unknown result of a flood is only a mark.
+    /// Adds this to a record. If the result of a flood is unknown, the record gets a mark.
     fn keep(mut self, scenario: &Scenario, record: &mut Record) -> Result<()> {
         record.revisions = self.revisions;
         if scenario.neighbours.is_empty() {
@@ -313,7 +315,7 @@ impl DuringLoad {
     }
 }
 
-/// Kills every proxy; it is started again.
+/// Kills every proxy; all are started again.
 fn restart(lab: &Lab, sidecars: Option<&mut Sidecars>) -> Result<()> {
     match sidecars {
         Some(sidecars) => sidecars.restart_all(),
@@ -321,8 +323,8 @@ fn restart(lab: &Lab, sidecars: Option<&mut Sidecars>) -> Result<()> {
     }
 }
 
-/// Gives a mesh one revision of its configuration after the other until `ended`, and returns how
-/// many. Without a mesh there is nothing to configure.
+/// Writes one revision of a mesh's configuration after the other until `ended`, and returns how many. Without a mesh
+/// there is nothing to configure.
 fn revise(
     (lab, sidecars): (&Lab, Option<&Sidecars>),
     case: &Case<'_>,
@@ -340,7 +342,7 @@ fn revise(
         match sidecars {
             Some(sidecars) => sidecars.revise(case.mesh, what)?,
             None => match case.mesh.own() {
-                // An edit would not change which process serves.
+                // Editing a document would not replace the process that serves.
                 Some(LenoProxies { share: None, .. }) if what.0.upgrades() => {
                     lab.upgrade_proxies()?;
                 }

@@ -1,5 +1,5 @@
-//! The meshes of the lab, from a file. Leno's mesh is a lab with its own proxies. For another mesh, the lab runs a proxy of that
-//! mesh beside each workload and captures its traffic with Leno's capture.
+//! The meshes of the lab, which a file describes. For Leno's mesh, the lab uses its own proxies. For another mesh, it
+//! runs a proxy of that mesh beside each workload. Leno's capture then leads the workload's traffic to this proxy.
 
 pub mod certificates;
 pub(crate) mod hop;
@@ -30,7 +30,7 @@ static FACTS: LazyLock<Vec<LabMeshFacts>> = LazyLock::new(|| {
     all.expect("a test reads the built-in file")
 });
 
-/// What the file of the meshes says about one of them.
+/// What the file of the meshes says about a mesh.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LabMeshFacts {
@@ -38,9 +38,9 @@ struct LabMeshFacts {
     about: String,
     /// How the lab runs Leno's own proxies.
     own: Option<LenoProxies>,
-    /// The proxy beside each workload, if that is not one that `leno up` runs.
+    /// The proxy that runs beside each workload; `None` if `leno up` runs the proxies.
     peer: Option<Peer>,
-    /// The scenarios that it cannot carry.
+    /// The scenarios that the mesh cannot carry.
     #[serde(default)]
     unable: Vec<Exclusion>,
 }
@@ -49,12 +49,12 @@ struct LabMeshFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LenoProxies {
-    /// How they capture traffic.
+    /// How the proxies capture traffic.
     #[serde(deserialize_with = "parsed")]
     pub capture: CaptureChoice,
-    /// What they observe of requests.
+    /// What the proxies observe of requests.
     pub observed: Observed,
-    /// Node mode, and which workloads share a process; `None` for sidecars.
+    /// Which workloads share a process in node mode; `None` for sidecars.
     pub share: Option<Share>,
 }
 
@@ -62,15 +62,16 @@ pub struct LenoProxies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
-    /// All of the machine.
+    /// All workloads of the machine.
     Node,
-    /// Those of a service account.
+    /// The workloads of a service account.
     ServiceAccount,
 }
 
 impl Share {
-    /// Returns the value of `leno.dev/share` in a revision. Odd revisions group the same workloads under another name. So
-    /// new processes take over from the running ones, as in an update.
+    /// Returns the value of `leno.dev/share` for a revision of the configuration. Odd revisions have another value than
+    /// even ones, but both values group the same workloads. So each revision makes new processes take over from the
+    /// running ones, as in an update.
     pub fn name(self, revision: u64) -> &'static str {
         match (self, revision % 2) {
             (Self::Node, 0) => "node",
@@ -85,14 +86,14 @@ impl Share {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observed {
-    /// Only the metrics, which they always write.
+    /// Only metrics, which proxies always record.
     #[default]
     Counts,
     /// A line of the access log for each request.
     AccessLog,
     /// Spans for this percentage of the requests.
     Traces(u8),
-    /// As many requests as a tap may show.
+    /// The requests themselves, as a tap shows them. It shows as many requests as possible.
     Tap,
 }
 
@@ -116,7 +117,7 @@ pub struct Choices {
     pub before: Option<PathBuf>,
 }
 
-/// One mesh, or none.
+/// A mesh, or no mesh.
 #[derive(Debug)]
 pub struct Mesh {
     facts: &'static LabMeshFacts,
@@ -150,7 +151,7 @@ pub fn named(name: &str, choices: &Choices) -> Result<Mesh> {
 }
 
 impl Mesh {
-    /// Its name in records.
+    /// The name of the mesh in records.
     pub fn name(&self) -> &'static str {
         &self.facts.name
     }
@@ -160,7 +161,7 @@ impl Mesh {
         &self.facts.about
     }
 
-    /// How the lab runs Leno's own proxies; `None` if it has none of them.
+    /// How the lab runs Leno's own proxies; `None` if the mesh has none of them.
     pub fn own(&self) -> Option<LenoProxies> {
         self.facts.own
     }
@@ -196,7 +197,8 @@ impl Mesh {
         self.facts.unable.iter().find_map(|one| one.why(scenario))
     }
 
-    /// Returns the port at which other proxies reach the proxy beside an application; `None` if it captures all connections.
+    /// Returns the port on which other proxies connect to the proxy beside an application; `None` if that proxy
+    /// captures all connections.
     pub(crate) fn dialled_port(&self, hop: &Hop) -> Option<u16> {
         hop.application.and(self.facts.peer.as_ref()?.port)
     }
@@ -209,8 +211,8 @@ impl Mesh {
 
     /// Returns the configuration of the proxy of a hop; `None` if the lab runs Leno's own proxies or none.
     pub(crate) fn configure(&self, hop: &Hop) -> Option<Configuration> {
-        // If there is one proxy between a client and a server, there is no mesh. Leno's proxy takes its configuration from a
-        // file then, as the proxies of others do.
+        // If there is only one proxy between client and server, there is no mesh. Leno's proxy then reads its
+        // configuration from a file, like the proxies of other meshes.
         let is_alone = hop.listen.is_some() && self.own().is_some();
         let alone = || FACTS.iter().find(|one| is_alone && one.name == "leno-proxy");
         let peer = self.facts.peer.as_ref().or_else(|| alone()?.peer.as_ref())?;

@@ -20,20 +20,19 @@ use crate::scenario::{NEIGHBOUR, Scenario};
 
 /// Time between two samples: short enough for peaks of a few seconds, at less than 0.1 % of a CPU.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Connections are counted once in this many samples, because counting is expensive if there are
-/// many.
+/// Connections are counted once in this many samples, because counting many of them is expensive.
 const SAMPLES_PER_COUNT: usize = 2;
 
 /// The components of a running lab: their control groups and processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LabComponents {
-    /// Components that have a control group each; the ID is its directory.
+    /// Components that each have a control group; the component's ID is the directory of the group.
     groups: Vec<Component>,
-    /// Proxies in node mode, which several workloads share; the ID is also a control group.
+    /// Proxies in node mode, which several workloads share; their ID is also a control group.
     shared: Vec<Component>,
-    /// Components that are one process, with its number.
+    /// Components that consist of one process, with the process ID.
     processes: Vec<(Component, u32)>,
-    /// The names under which the capture of measured workloads pins its kernel programs.
+    /// The names under which the capture of measured workloads pins its eBPF programs.
     captured: Vec<String>,
     /// A process in the network namespace of the load's client.
     client: Option<u32>,
@@ -58,8 +57,8 @@ impl LabComponents {
         }
         let flooded: Vec<String> =
             scenario.neighbours.iter().map(|one| scenario.service(one.service)).collect();
-        // With several floods, it depends on the mesh which proxy does how much of the work for them. So all proxies count
-        // then.
+        // If several clients flood, the mesh decides which proxy does how much of the work for the floods. So all
+        // proxies are measured then.
         let of_proxies = if flooded.len() > 1 { Role::Proxy } else { Role::Neighbour };
         let mut shared: BTreeMap<&Path, (Role, &str)> = BTreeMap::new();
         for instance in &status.instances {
@@ -78,7 +77,8 @@ impl LabComponents {
                 parts.groups.push(component(role, name, group));
             }
             if let Some(ProxyProcess { group: Some(group), cgroup, .. }) = &instance.proxy {
-                // A process that takes over has a control group beside that of the one before it. So their parent counts.
+                // A process that takes over has a control group beside that of its predecessor. So their common parent
+                // is measured.
                 let all = cgroup.parent().filter(|_| scenario.upgrades());
                 let of = shared.entry(all.unwrap_or(cgroup)).or_insert((roles[1], group));
                 of.0 = of.0.min(roles[1]);
@@ -97,11 +97,12 @@ impl LabComponents {
         is_shared.then_some(Mark { kind: MarkKind::SharedProxies, why })
     }
 
-    /// Reads the memory of the proxies, with the brokers of node mode, and that of the process that supervises them.
+    /// Reads the memory of the proxies, including the brokers of node mode, and that of the process that supervises
+    /// them.
     pub(crate) fn memory(&self) -> IdleMemory {
         let of = |pids: &[u32]| {
             let mut sum = Memory::default();
-            // A process that ends meanwhile has no memory to count.
+            // A process that ends meanwhile has no memory any more.
             pids.iter().filter_map(|pid| memory_of_process(*pid).ok()).for_each(|one| sum += one);
             sum
         };
@@ -112,7 +113,7 @@ impl LabComponents {
         }
     }
 
-    /// Returns, for each proxy among the components that runs, its processes.
+    /// Returns the processes of each proxy that runs, among the components.
     fn proxies(all: &[Component]) -> impl Iterator<Item = Vec<u32>> {
         let proxies = all.iter().filter(|one| one.role == Role::Proxy);
         let pids = proxies.filter_map(|one| pids_of_cgroup(Path::new(&one.id)).ok());
@@ -144,8 +145,8 @@ impl LabComponents {
         Ok(reading)
     }
 
-    /// Reads the counters of all components and of the kernel. Of the kernel's programs only those
-    /// of the capture count.
+    /// Reads the counters of all components and of the kernel. Of the kernel's eBPF programs, only those of the capture
+    /// are counted.
     fn read_whole(&self) -> Result<Reading> {
         let programs = PinRoot::find().and_then(|root| leno_bpf::run_time(&root, &self.captured));
         let programs = kernel_counters::runs_and_nanos(programs.unwrap_or_default());
@@ -154,7 +155,7 @@ impl LabComponents {
     }
 }
 
-/// Reads the counters until it is stopped.
+/// A thread that reads the counters until it is stopped.
 pub(crate) struct Sampler {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<Result<LoadSamples>>,
@@ -167,9 +168,9 @@ pub(crate) struct LoadSamples {
 }
 
 impl Sampler {
-    /// Reads everything once, and from then on the components.
+    /// Reads all counters once, and from then on only those of the components.
     pub(crate) fn start(parts: &LabComponents) -> Result<Self> {
-        // If the kernel cannot time its programs, their run time counts as 0.
+        // If the kernel cannot measure the run time of its eBPF programs, it counts as 0.
         let counting = RunTimeCounting::start().ok();
         let (before, begun) = (parts.read_whole()?, Instant::now());
         let (stop, stopped) = mpsc::channel();
@@ -191,7 +192,7 @@ impl Sampler {
         Ok(Sampler { stop, thread })
     }
 
-    /// Reads everything once more.
+    /// Stops, and reads all counters once more.
     pub(crate) fn stop(self) -> Result<LoadSamples> {
         // Sending fails if the thread has ended; `join` then returns its error.
         let _ = self.stop.send(());

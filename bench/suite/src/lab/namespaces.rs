@@ -30,18 +30,18 @@ use crate::process::own_program;
 use crate::revision::{self, CHURNING};
 use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
 
-/// How long the lab may take to become ready, on a slow machine.
+/// How long the lab may take to become ready on a slow machine.
 const READY: Duration = Duration::from_secs(60);
-/// The same for each service.
+/// The additional time for each service until the lab is ready.
 const READY_EACH: Duration = Duration::from_secs(2);
 /// How long the lab may take to end.
 const END: Duration = Duration::from_secs(30);
-/// The metric of the memory of buffers and connections.
+/// The metric of the memory of buffers and connections: its name, and the blank before its value.
 const CHARGED: &str = "leno_memory_charged_bytes ";
 /// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The running network namespaces of a lab. They are removed when this is dropped.
+/// The running network namespaces of a lab. They are removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Lab {
     name: String,
@@ -49,14 +49,14 @@ pub(crate) struct Lab {
     application: Option<PathBuf>,
     own: Option<LenoProxies>,
     up: LaunchedMesh,
-    /// `leno tap`, if its cost is measured.
+    /// `leno tap`, if its cost should be measured.
     tap: Option<Child>,
     ended: bool,
     directory: tempfile::TempDir,
 }
 
 impl Lab {
-    /// Starts the client and the services of a scenario; with Leno's proxies if `own` says how.
+    /// Starts the client and the services of a scenario. If `own` is given, they have proxies of Leno.
     pub(crate) fn start(
         name: &str,
         (scenario, application): (&Scenario, Option<&Path>),
@@ -76,10 +76,10 @@ impl Lab {
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.to_string())
             .args(settings(observed, scenario))
-            // A process that starts during a measurement would not be counted.
+            // No process may start during a measurement, because it would not be measured.
             .args(["--promote-after", "never"])
             .arg(&file)
-            // Ctrl-C must only reach the bench, which ends the lab in order.
+            // Ctrl-C must end only the bench, which then ends the lab in an orderly way.
             .process_group(0);
         let up = LaunchedMesh::start(&mut up, "").context("cannot start leno up")?;
         let (layout, name) = (Layout::new(name)?, name.to_owned());
@@ -95,7 +95,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Starts a tap that shows as many requests of the client as it may, with its output thrown away.
+    /// Starts a tap that shows as many requests of the client as possible. Its output is discarded.
     fn start_tap(&self, leno: &Path) -> Result<Child> {
         let mut tap = Command::new(leno);
         tap.args(["tap", "--name", &self.name, "-n", NAMESPACE, CLIENT]);
@@ -112,13 +112,13 @@ impl Lab {
         self.application.is_some()
     }
 
-    /// A directory that all users may enter and that exists as long as the lab.
+    /// A directory that all users may enter. It exists as long as the lab.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Returns, for each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself reports.
-    /// A proxy that does not answer is left out.
+    /// Returns, for each workload with a proxy of Leno, the bytes of buffers and connections that the proxy itself
+    /// reports. A proxy that does not answer is left out.
     pub(crate) fn charged(&self) -> Result<BTreeMap<String, u64>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut charged = BTreeMap::new();
@@ -139,7 +139,7 @@ impl Lab {
         self.up.pid()
     }
 
-    /// Changes the configuration of Leno's proxies to another revision as users do: it rewrites the file that `leno up`
+    /// Changes the configuration of Leno's proxies to another revision as users do: writes the file that `leno up`
     /// watches.
     pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
         let program = own_program()?;
@@ -148,7 +148,7 @@ impl Lab {
         files::replace(&self.directory.path().join("mesh.yaml"), &text)
     }
 
-    /// Makes a new process take over from each proxy, and waits until the new ones serve.
+    /// Lets a new process take over from each proxy, and waits until the new processes serve.
     pub(crate) fn upgrade_proxies(&self) -> Result<()> {
         let mut command = Command::new(leno()?);
         command.args(["upgrade", "--proxies", "--name", &self.name]).process_group(0);
@@ -162,8 +162,8 @@ impl Lab {
         self.as_workload(CLIENT, program)
     }
 
-    /// A command that runs a generator as the client. Leno's own has a higher priority than other
-    /// processes: the figures should show the mesh, not the generator's wait for a CPU.
+    /// A command that runs a generator in place of the client. Leno's own generator has a higher priority than other
+    /// processes, so that the figures show the mesh and not how long the generator waited for a CPU.
     pub(crate) fn as_generator(&self, program: &Path) -> Result<Command> {
         if program != own_program()? {
             return self.as_client(program);
@@ -176,7 +176,7 @@ impl Lab {
     pub(crate) fn as_workload(&self, workload: &str, program: &Path) -> Result<Command> {
         let mut command = Command::new(leno()?);
         command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
-        // Ctrl-C must only reach the bench.
+        // Ctrl-C must end only the bench.
         command.process_group(0);
         Ok(command)
     }
@@ -195,7 +195,7 @@ impl Lab {
         (0..scenario.services).map(|nth| self.address(&scenario.service(nth))).collect()
     }
 
-    /// The address of the service whose endpoints come and go, which only Leno's own mesh has.
+    /// The address of the service whose endpoints come and go. Only a lab with proxies of Leno has this service.
     pub(crate) fn churning(&self) -> Result<SocketAddrV4> {
         self.address(CHURNING)
     }
@@ -210,7 +210,7 @@ impl Lab {
         Ok(SocketAddrV4::new(address, PORT))
     }
 
-    /// Asks `leno up` to end, and waits until it has removed everything.
+    /// Asks `leno up` to end, and waits until it has removed the lab.
     pub(crate) fn stop(mut self) -> Result<()> {
         while !self.up.poll_end(END)? {
             std::thread::sleep(LOOK);
@@ -219,7 +219,7 @@ impl Lab {
         Ok(())
     }
 
-    /// How many revisions of a pushed configuration the applications have reported.
+    /// How many revisions of a pushed configuration the applications have reported so far.
     pub(crate) fn arrived(&self) -> u64 {
         revision::arrived(&self.up.printed())
     }
@@ -233,20 +233,20 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(tap) = &mut self.tap {
-            // Its output is not used any more, so how it ends does not matter.
+            // Nobody reads its output any more, so it does not matter how it ends.
             let _gone = tap.kill();
             let _gone = tap.wait();
         }
         if !self.ended {
-            // The lab is dropped because of another error, which is the one to report.
+            // The lab is dropped because of another error, and that error is reported.
             self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(&self.name));
         }
     }
 }
 
-/// Returns the arguments of `leno up` with which proxies observe this. Spans go to the first service, which answers every
-/// request, whatever it is.
+/// Returns the arguments of `leno up` that make proxies observe requests in this way. Spans are sent to the first
+/// service, which answers every kind of request.
 fn settings(observed: Observed, scenario: &Scenario) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     match observed {
@@ -264,23 +264,23 @@ pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
     instance.workload == CLIENT
 }
 
-/// Whether this instance generates load, so that no application listens in it.
+/// Whether this instance generates load, so that no application listens there.
 pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
     is_client(instance) || instance.workload.starts_with(NEIGHBOUR)
 }
 
-/// The cgroup of an instance's proxy; `leno up` creates it even without a proxy.
+/// The cgroup of an instance's proxy. `leno up` creates it even if there is no proxy.
 pub(crate) fn proxy_cgroup(instance: &InstanceStatus) -> Result<PathBuf> {
     let group = instance.surroundings.cgroup.parent().context("a control group has a parent")?;
     Ok(group.join("proxy"))
 }
 
-/// `leno`, which creates the lab's namespaces and runs programs in them.
+/// The program `leno`, which creates the lab's namespaces and runs programs in them.
 fn leno() -> Result<PathBuf> {
     Ok(find("leno").ok_or_else(|| missing("leno"))?)
 }
 
-/// Makes a directory accessible to the users that proxies run as.
+/// Makes a directory accessible to the users of the proxies.
 pub(crate) fn open_to_all(directory: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)

@@ -1,4 +1,4 @@
-//! Measures single proxies in plaintext on loopback, one after the other: no mesh, no namespaces, no root.
+//! Measures single proxies without TLS on loopback, one after the other: no mesh, no namespaces, no root.
 //!
 //! ```text
 //!   wrk, h2load, leno-bench ─► proxy (CPU 0) ──► nginx, or the suite's application
@@ -33,9 +33,10 @@ use crate::record::{CpuMs, Record, RssKib};
 use crate::scenario::Scenario;
 use crate::tools::{self, Missing};
 
-/// The configuration of nginx as the HTTP/1.1 server. Of the servers that distributions package, it needs the least CPU.
+/// The configuration of nginx, which is the HTTP/1.1 server because it needs the least CPU of the servers in Linux
+/// distributions.
 const NGINX: &str = include_str!("../../data/origin.nginx.conf");
-/// The files that it serves, which are in memory.
+/// The files that nginx serves, which are kept in memory.
 const FILES: [(&str, usize); 3] = [("1k", 1024), ("10k", 10 * 1024), ("1m", 1024 * 1024)];
 
 /// How long a program may take to end in order: Leno's proxy drains for half a second.
@@ -45,7 +46,7 @@ const END: Duration = Duration::from_secs(3);
 /// (scripts/profile.sh) writes the file then.
 pub struct Listening {
     running: Running,
-    /// Where it listens.
+    /// The address on which the program listens.
     pub address: SocketAddrV4,
     _directory: TempDir,
 }
@@ -72,7 +73,7 @@ impl Listening {
         Ok(Self { running, address, _directory: directory })
     }
 
-    /// Returns the process and its children, because nginx works in a child.
+    /// Returns the process and its children, because nginx works in child processes.
     fn pids(&self) -> Result<Vec<u32>> {
         let id = self.running.pid();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
@@ -81,7 +82,7 @@ impl Listening {
         Ok(std::iter::once(id).chain(children).collect())
     }
 
-    /// Its CPU time.
+    /// The CPU time of the program.
     pub fn cpu(&self) -> Result<Cpu> {
         let mut sum = Cpu::default();
         for pid in self.pids()? {
@@ -90,7 +91,7 @@ impl Listening {
         Ok(sum)
     }
 
-    /// Its memory.
+    /// The memory of the program.
     pub fn memory(&self) -> Result<Memory> {
         let mut sum = Memory::default();
         for pid in self.pids()? {
@@ -139,7 +140,7 @@ fn nginx(root: &Path, address: SocketAddrV4) -> Result<Command> {
 /// Starts one proxy of a mesh in front of a server.
 ///
 /// # Errors
-/// As [`server`], and if the mesh has no such proxy.
+/// The errors of [`server`]. Also if the mesh has no such proxy.
 pub fn proxy(
     (mesh, program): (&Mesh, &Path),
     (server, protocol): (SocketAddrV4, Protocol),
@@ -164,7 +165,8 @@ pub fn proxy(
     Listening::start_pinned((command, address), directory, Pinning::proxies(pinned), interrupt)
 }
 
-/// A temporary directory in memory (/dev/shm), or on disk if there is none. Workers that drop root can read it.
+/// A temporary directory in memory (/dev/shm), or on disk if the former does not exist. Worker processes that no longer
+/// run as root can read it.
 fn memory_directory() -> Result<TempDir> {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
     open_to_all(directory.path())?;

@@ -5,14 +5,14 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use procfs::process::Process;
 
-/// The CPUs that a process may use.
+/// Which CPUs a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pinning {
     /// CPU 0.
     Proxies,
     /// All CPUs but CPU 0.
     Rest,
-    /// Where the kernel places it.
+    /// The kernel chooses.
     Anywhere,
 }
 
@@ -30,8 +30,8 @@ impl Pinning {
         self.pin(0)
     }
 
-    /// Runs `work` on these CPUs. A program that it starts stays there. Afterwards this thread is pinned to the CPUs that
-    /// the proxies do not use.
+    /// Runs `work` on these CPUs. Programs that it starts stay on them. Afterwards this thread is pinned to the CPUs
+    /// that the proxies do not use.
     pub(super) fn within<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.apply()?;
         let done = work();
@@ -39,7 +39,7 @@ impl Pinning {
         done
     }
 
-    /// Moves every thread of a process.
+    /// Applies this to every thread of a process.
     pub(super) fn apply_to(self, pid: u32) -> Result<()> {
         Process::new(pid.cast_signed())?.tasks()?.try_for_each(|thread| self.pin(thread?.tid))
     }

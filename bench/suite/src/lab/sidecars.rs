@@ -1,4 +1,5 @@
-//! Proxies of other meshes beside each workload of the lab, captured in the same way as Leno's own.
+//! Proxies of other meshes beside each workload of the lab. Their traffic is captured in the same way as that of Leno's
+//! proxies.
 //!
 //! ```text
 //! start ─► certificates, configuration ─► capture ─► proxy (user 2102, its cgroup, the namespace)
@@ -48,17 +49,17 @@ const LISTEN: Duration = Duration::from_secs(20);
 /// How often the proxy is checked while it starts.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The proxies of a lab; dropping this stops them and the capture.
+/// The proxies of a lab. Dropping this value stops them and the capture.
 pub(crate) struct Sidecars {
     all: Vec<Sidecar>,
     program: PathBuf,
-    /// The stand-ins for the control plane, stopped together with the proxies.
+    /// The stand-ins for the control plane. They are stopped together with the proxies.
     controls: Vec<control::RunningControl>,
 }
 
 struct Sidecar {
     instance: InstanceStatus,
-    /// `None` if other proxies dial this one directly.
+    /// The capture; `None` if other proxies connect to this one directly.
     captured: Option<Captured>,
     configuration: Configuration,
     hop: Hop,
@@ -67,8 +68,8 @@ struct Sidecar {
     process: Option<Running>,
 }
 
-/// The services whose traffic every proxy must forward as opaque bytes, with their addresses; only real applications have
-/// such services.
+/// The services whose traffic every proxy must forward as opaque bytes, with their addresses. Only real applications
+/// have such services.
 fn opaque(
     (lab, scenario): (&Lab, &Scenario),
     services: &[SocketAddrV4],
@@ -181,7 +182,7 @@ impl Sidecars {
         Ok(())
     }
 
-    /// Gives the proxies another revision of their configuration, by the means of the mesh.
+    /// Gives the proxies another revision of their configuration, in the way that the mesh supports.
     pub(crate) fn revise(&self, mesh: &Mesh, (scenario, revision): (&Scenario, u64)) -> Result<()> {
         for sidecar in self.all.iter().filter(|one| !one.hop.services.is_empty()) {
             let configuration = configure(mesh, &sidecar.hop.in_revision(scenario, revision))?;
@@ -192,7 +193,7 @@ impl Sidecars {
         Ok(())
     }
 
-    /// Stops the client's proxy and starts it again; returns the moment before its exec.
+    /// Stops the client's proxy and starts it again; returns the time directly before its program was executed.
     pub(crate) fn restart_client(&mut self) -> Result<Instant> {
         let client = self.all.iter_mut().find(|one| is_client(&one.instance));
         let client = client.context("the lab has no client")?;
@@ -207,8 +208,8 @@ impl Drop for Sidecars {
     fn drop(&mut self) {
         for sidecar in &mut self.all {
             sidecar.end();
-            // The namespace disappears with the lab, and with it the programs on its cgroup. The
-            // next run removes anything that is left, by its name.
+            // The namespace disappears with the lab, and with it the eBPF programs on its cgroup. The next run removes
+            // any that are left, by their names.
             let _ = sidecar.captured.as_mut().map(Captured::release);
         }
     }
@@ -274,7 +275,7 @@ impl Sidecar {
 
     fn end(&mut self) {
         drop(self.process.take());
-        // Some proxies have worker processes.
+        // Some proxies have worker processes, which must end, too.
         if let Ok(group) = proxy_cgroup(&self.instance) {
             let _gone = Cgroup::at(group).kill();
         }
@@ -289,7 +290,7 @@ fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
     Some((instance.workload.clone(), address))
 }
 
-/// Returns where DNS and the control plane listen: always at the default addresses, because the lab chooses no others.
+/// Returns where DNS and the control plane listen: at the default addresses, because the lab chooses no others.
 fn gateway() -> Addresses {
     MeshRanges::DEFAULT.workloads(has_ipv6()).gateway()
 }

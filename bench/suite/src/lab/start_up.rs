@@ -1,8 +1,8 @@
-//! Measures how long a proxy takes from its start to the first request that is served through it.
+//! Measures how long a proxy takes from its start until a request is served through it.
 //!
 //! ```text
 //! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── answers with the time
-//! bench:         kill, exec         (both on CLOCK_MONOTONIC)
+//! bench:         kill, exec         (both use CLOCK_MONOTONIC)
 //! ```
 
 use std::collections::BTreeSet;
@@ -23,11 +23,11 @@ use crate::measurement::probe::monotonic;
 use crate::pod_program::{POD, PodAnswer, PodRequest, PodTask};
 use crate::process::own_program;
 
-/// How long the prober tries; a start that takes longer counts as failed.
+/// How long the prober tries. A start that takes longer counts as failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Restarts the client's proxy and measures the time until it serves again, in milliseconds; `None`
-/// if the prober did not see an interruption.
+/// Restarts the client's proxy and measures the time until it serves again, in milliseconds; `None` if the prober saw
+/// no interruption.
 pub(super) fn start_up(
     lab: &Lab,
     sidecars: Option<&mut Sidecars>,
@@ -63,8 +63,8 @@ pub(super) fn start_up(
     Ok(took.map(|took| took.as_secs_f64() * 1000.0))
 }
 
-/// Kills the client's own proxy, which `leno up` starts again at once; returns the time of the
-/// kill. In node mode the process serves all workloads of its group.
+/// Kills the client's own proxy, which `leno up` starts again at once. Returns the time of the kill. In node mode the
+/// process serves all workloads of its group.
 fn end_own(lab: &Lab) -> Result<Duration> {
     let status = lab.status()?;
     let client =
@@ -75,8 +75,8 @@ fn end_own(lab: &Lab) -> Result<Duration> {
     Ok(begun)
 }
 
-/// Kills all of Leno's own proxies and its control plane, which `leno up` starts again. Does
-/// nothing if there are none. The brokers of node mode carry no traffic, so they go on.
+/// Kills all of Leno's own proxies and its control plane, which `leno up` starts again. Does nothing if there are none.
+/// The brokers of node mode carry no traffic, so they are not killed.
 pub(super) fn end_all_own(lab: &Lab) -> Result<()> {
     let status = lab.status()?;
     let proxies = status.instances.iter().filter_map(|one| one.proxy.as_ref());

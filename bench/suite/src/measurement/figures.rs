@@ -1,5 +1,5 @@
-//! The figures of a record, from the report of a generator and the resources that were used; and the
-//! marks that they deserve.
+//! The figures of a record, which are made from the report of a generator and the used resources, and the marks for
+//! figures with a problem.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use leno_measure::load::{Bucket, MAX_BUSY, Report, value_at};
 use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, Quantile, Record, RssKib};
 use crate::statistics::median;
 
-/// The share of failed requests above which a run is marked, and a rate is not sustained.
+/// The largest share of failed requests. If more fail, the run is marked, and a rate does not count as sustained.
 pub(crate) const MAX_ERRORS: f64 = 0.01;
 
-/// The share of the machine used by other programs above which a run is marked.
+/// The largest share of the machine that other programs may use. If they use more, the run is marked.
 const MAX_OTHERS: f64 = 0.10;
 
-/// The share of stolen time above which a run is marked.
+/// The largest share of the time that the hypervisor may take. If it takes more, the run is marked.
 const MAX_STEAL: f64 = 0.02;
 
-/// The generator counts as the bottleneck if its own delay is more than this share of the latency,
-/// both at the 99th percentile.
+/// The largest share of the latency that the generator's own delay may be, both at the 99th percentile. If it is more,
+/// the generator counts as the bottleneck.
 const MAX_LAG: f64 = 0.1;
 
-/// Points of a spectrum per further nine of the quantile.
+/// The number of points of a latency spectrum between 90 % and 99 %, between 99 % and 99.9 %, and so on.
 const PER_NINE: u32 = 12;
 
-/// How long proxies are left alone before their memory counts as idle. By then, proxies that
-/// release the memory of their start have done so.
+/// How long proxies are left alone before their memory counts as idle. By then, proxies have released the memory that
+/// they only need to start.
 pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 
 /// The heading of the file of samples.
 pub(crate) const USAGE: &str =
     "elapsed_ms,proxies_rss_kib,control_rss_kib,proxies_cpu_ms,application_cpu_ms";
 
-/// The usage between two readings.
+/// The resources that were used between two readings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ResourceUse {
     pub(crate) cpu: CpuMs,
@@ -42,7 +42,7 @@ pub(crate) struct ResourceUse {
     pub(crate) wall: Duration,
     /// The number of processors that `cpu.machine` covers; `None` means those in the record.
     pub(crate) processors: Option<f64>,
-    /// The part of `cpu` that was used on machines that `cpu.machine` does not cover.
+    /// The part of `cpu` that was used on machines that `cpu.machine` does not include.
     pub(crate) elsewhere_ms: f64,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec
     marks
 }
 
-/// Latency over quantiles, as far as the number of requests allows.
+/// Latency by quantile, up to the highest quantile for which there are enough requests.
 fn spectrum(buckets: &[Bucket]) -> Vec<Quantile> {
     let count: u64 = buckets.iter().map(|bucket| bucket.count).sum();
     let nines = (count as f64).log10();
@@ -141,7 +141,7 @@ pub(crate) fn table(buckets: &[Bucket]) -> String {
     text
 }
 
-/// The median and the maximum under load; `idle` stays 0.
+/// The median and the maximum under load. `idle` is 0.
 pub(crate) fn under_load(kib: &[f64]) -> RssKib {
     let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
     RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }

@@ -1,4 +1,4 @@
-//! The results of the neighbours' floods.
+//! The results of the floods by neighbours.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use leno_measure::load::Report;
 use crate::record::{FloodCounts, Mark, MarkKind, Record};
 use crate::scenario::{Flood, NEIGHBOUR};
 
-/// How long the neighbour floods before the measurement starts.
+/// How long before the measurement the neighbour starts to flood.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 
-/// How long the flood continues after the measured time if it is not stopped. Normally the bench
-/// stops it as soon as the generator has reported; in a cluster it first contacts pods through the
-/// API server several times, which may take a minute each.
+/// How long the flood continues after the measured time if it is not stopped. Normally the bench stops it as soon as
+/// the generator has reported. In a cluster the bench first contacts pods through the API server several times, each of
+/// which may take a minute.
 pub(crate) const FLOOD_MOST: Duration = Duration::from_secs(600);
 
 /// The results of a neighbour's flood, or why they are unknown.
@@ -41,7 +41,8 @@ impl FloodResult {
         record.marks.extend(self.marks());
     }
 
-    /// Returns marks for a flood that ended before the measurement, may have ended before it, failed, or reported nothing.
+    /// Returns marks for a flood that ended before the measurement, that may have ended before it, that failed, or that
+    /// reported nothing.
     fn marks(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
         let of = &self.workload;
@@ -67,8 +68,8 @@ impl FloodResult {
         marks
     }
 
-    /// Whether there was less of the flood than the scenario wants. Some failures are expected: a proxy may refuse some
-    /// requests and connections, and an answer that the client does not read ends with its time limit.
+    /// Whether the flood was weaker than the scenario wants. Some failures are expected: a proxy may refuse some
+    /// requests and connections, and a request whose answer the client does not read ends at its time limit.
     fn has_failed(&self, report: &Report) -> bool {
         match self.sends {
             Flood::Requests | Flood::ConnectionsPerS(_) => report.errors == report.requests,

@@ -1,4 +1,4 @@
-//! The load of a scenario: one plan for each service, and the neighbour's flood.
+//! The load of a scenario: one plan for each service, and the flood by a neighbour.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
     Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
 }
 
-/// The same load for another time.
+/// The same load with another duration.
 pub(crate) fn lasting(plans: &[Plan], duration: Duration) -> Vec<Plan> {
     plans.iter().map(|plan| Plan { duration, ..plan.clone() }).collect()
 }
@@ -77,7 +77,7 @@ pub(crate) fn flood(
     })
 }
 
-/// The WebSockets that stay open beside the load for `duration`; `None` if the scenario has none.
+/// The WebSockets that stay open during the load, for `duration`; `None` if the scenario has none.
 pub(crate) fn websockets(
     scenario: &Scenario,
     addresses: &[impl Copy + Into<SocketAddr>],

@@ -6,11 +6,11 @@ use anyhow::Result;
 use leno_measure::load::{self, Pace, Plan};
 use nix::time::{ClockId, clock_gettime};
 
-/// The time limit of a request: it may hang while a proxy starts.
+/// The time limit of a request, which may hang while a proxy starts.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Sends requests until one succeeds, then until one fails, then until one succeeds again, within a limit and as long as
-/// `goes_on` returns `Ok`. `answered` receives the times of both successes on CLOCK_MONOTONIC.
+/// Sends requests until one succeeds, then until one fails, then until one succeeds again, within a limit and as long
+/// as `goes_on` returns `Ok`. `answered` receives the times of both successes on CLOCK_MONOTONIC.
 pub(crate) fn probe(
     mut plan: Plan,
     limit: Duration,

@@ -1,4 +1,5 @@
-//! The records of a run: begun, written, marked where figures are impossible, and resumed.
+//! The records of a run: creates them, writes them, marks impossible figures, and skips those that a resumed run
+//! already has.
 
 use std::fs;
 use std::path::Path;
@@ -16,8 +17,8 @@ use crate::mesh_names::NONE;
 use crate::record::{self, Mark, MarkKind, RAW, Record};
 use crate::scenario::Scenario;
 
-/// A mesh is clearly faster than none if its latency is below this share of the baseline's, which
-/// the precision of timers does not explain.
+/// If the latency under a mesh is below this share of the baseline's latency, the mesh is faster than no mesh by more
+/// than the precision of timers.
 const CLEARLY_FASTER: f64 = 0.95;
 
 /// Creates the directory of the records. Only a resumed run may find records there.
@@ -34,8 +35,8 @@ pub(crate) fn prepare_out(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes a record that says why a mesh is not measured in a scenario, for each step that has no
-/// figures yet.
+/// Writes a record that says why a mesh is not measured in a scenario. There is one for each step that has no figures
+/// yet.
 pub(crate) fn leave_out(
     options: &Options,
     (scenario, record): (&Scenario, Record),
@@ -51,7 +52,7 @@ pub(crate) fn leave_out(
     Ok(())
 }
 
-/// Refuses to resume in a directory that has figures of another application.
+/// Refuses to resume in a directory with figures of another application.
 pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) -> Result<()> {
     let mut measured = old.iter().filter(|one| one.left_out.is_none());
     let other = measured.find_map(|one| {
@@ -63,13 +64,13 @@ pub(crate) fn has_same_application(out: &Path, old: &[Record], record: &Record) 
     bail!("{out} holds records of {scenario} with {there}, not {here}: choose another --out")
 }
 
-/// Whether there is a record of the same name with figures.
+/// Whether a record with the same name has figures.
 pub(crate) fn is_measured(old: &[Record], record: &Record) -> bool {
     let name = record.name();
     old.iter().any(|one| one.left_out.is_none() && one.name() == name)
 }
 
-/// A record that only has the circumstances of the run.
+/// A record of which only the circumstances of the run are set.
 pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u32) -> Record {
     Record {
         scenario: scenario.name.clone(),
@@ -88,13 +89,14 @@ pub(crate) fn blank(options: &Options, scenario: &Scenario, mesh: &str, round: u
     }
 }
 
-/// Returns the meshes in the order of a round: the baseline, then the others. Each round begins with another one of these.
+/// Returns the meshes in the order of a round: the baseline, then the others, which rotate from round to round.
 pub(crate) fn in_turn<T: Copy>(baseline: T, others: &[T], round: u32) -> Vec<T> {
     let (later, first) = others.split_at(round as usize % others.len().max(1));
     [&[baseline][..], first, later].concat()
 }
 
-/// Returns the record of a measurement. If that failed, the record has the reason; only an interrupt is an error here.
+/// Returns the record of a measurement. If the measurement failed, the record has the reason; only an interrupt is an
+/// error here.
 pub(crate) fn or_left_out(
     measured: Result<Record>,
     begun: Record,
@@ -112,7 +114,7 @@ pub(crate) fn or_left_out(
 pub(crate) struct Progress {
     begun: Instant,
     done: usize,
-    /// The measurements that have a record already.
+    /// The number of measurements that already have a record.
     skipped: usize,
     total: usize,
 }
@@ -164,8 +166,8 @@ fn line(record: &Record, (done, total): (usize, usize), left: Duration) -> Strin
     )
 }
 
-/// Marks a record if its figures are impossible, and writes it. So it has its mark even if the run
-/// is interrupted later.
+/// Marks a record if its figures are impossible, and writes it. The mark is thus written even if the run is interrupted
+/// later.
 pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
     record.marks.extend(impossible(out, record)?);
     record.write(out)?;
@@ -177,8 +179,8 @@ pub(crate) fn write_raw(out: &Path, record: &Record, what: &str, text: &str) -> 
     files::write(&out.join(RAW).join(format!("{}.{what}.csv", record.name())), text)
 }
 
-/// Marks impossible figures in all records of a run, because the baseline may have been measured
-/// after the others.
+/// Marks impossible figures in all records of a run. This is done at its end, too, because the baseline may have been
+/// measured after the others.
 pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     for mut record in record::read(out)? {
         if let Some(mark) = impossible(out, &record)? {
@@ -189,8 +191,8 @@ pub(crate) fn flag_impossible(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The mark for an impossible figure: the mesh's median latency is below the baseline's in the same
-/// round. `None` if the record is marked already or has no baseline yet.
+/// The mark for an impossible figure, which is that the mesh's median latency is below the baseline's in the same
+/// round. `None` if the record is already marked, or there is no baseline yet.
 fn impossible(out: &Path, record: &Record) -> Result<Option<Mark>> {
     let known = record.marks.iter().any(|mark| mark.kind == MarkKind::FasterThanNone);
     if record.mesh == NONE || known || !record.valid() {
@@ -307,7 +309,7 @@ pub(crate) mod tests {
             latency_us: Latency { p50, ..Latency::default() },
             ..Record::default()
         };
-        // The baseline of the second round comes last.
+        // The baseline of the second round comes after the other records.
         let all = [
             record("none", 0, 1000),
             record("a", 0, 990),

@@ -1,4 +1,4 @@
-//! The search for the highest rate that keeps a bound.
+//! Searches for the highest rate at which latency stays below a bound.
 
 use std::time::Duration;
 
@@ -9,16 +9,15 @@ use super::figures::failing;
 use crate::record::{Latency, Mark, MarkKind, Record};
 use crate::scenario::{self, Scenario};
 
-/// Steps of the search for the highest rate. Each halves the interval; five of them leave 3 % of
-/// the maximum.
+/// The number of steps of the search. Each step halves the interval, so five of them leave 3 % of the maximum.
 const SEARCH_STEPS: u32 = 5;
 
 pub(crate) fn step(duration: Duration) -> Duration {
     (duration / SEARCH_STEPS).max(Duration::from_secs(1))
 }
 
-/// The highest rate that keeps the 99th percentile under a bound: a bisection between 0 and the rate of a closed loop.
-/// `measure` makes the load at a rate, or in a closed loop.
+/// The highest rate that keeps the 99th percentile under a bound, found by bisection between 0 and the rate of a closed
+/// loop. `measure` generates load at a rate, or in a closed loop.
 pub(crate) async fn highest_rate(
     bound: Duration,
     measure: impl AsyncFn(Option<f64>) -> Result<Report>,
@@ -35,11 +34,10 @@ pub(crate) async fn highest_rate(
     Ok(low)
 }
 
-/// The mark for a rate that the search found but that did not keep the bound in the longer
-/// measurement.
+/// The mark for a rate that the search found, but at which the longer measurement exceeded the bound.
 pub(crate) fn missed(scenario: &Scenario, record: &Record) -> Option<Mark> {
     let scenario::Pace::SearchP99Ms(bound) = scenario.pace else { return None };
-    // A generator that cannot keep a rate has not searched for one.
+    // If the generator cannot keep a rate, there was no search.
     let rate = record.rate_per_s?;
     let p99 = record.latency_us.p99 as f64 / 1000.0;
     (p99 >= bound as f64).then(|| Mark {
@@ -58,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a search in which `capacity` requests a second are answered in time.
+    /// Runs a search against a server that answers `capacity` requests a second in time.
     fn search(capacity: f64) -> Result<f64> {
         let measure = async |rate: Option<f64>| {
             let us = if rate.is_some_and(|rate| rate <= capacity) { 2000 } else { 20_000 };

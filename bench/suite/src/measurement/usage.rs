@@ -1,12 +1,12 @@
-//! The resources that a measurement uses, from readings of the counters of its components.
+//! The resources that a measurement uses, calculated from readings of the counters of its components.
 //!
 //! ```text
 //! cluster: pods' statuses ─► containers by role ─► each node's watcher ─┐
 //! lab: namespaces' status ─► control groups by role ────────────────────┴─► a reading
 //! reading before ── readings under load ── reading after                ──► resources used
 //! ```
-//! Each process, and each control group of the lab, is counted separately: CPU time of one that has
-//! ended still counts, up to the last reading that has it.
+//! Each process, and each control group of the lab, is counted separately. The CPU time of a process that has ended is
+//! still counted, up to the last reading in which the process was running.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::record::{KernelPrograms, Record, RssKib};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub(crate) enum Role {
-    /// Proxies, beside workloads or of nodes.
+    /// A proxy, beside a workload or of a node.
     Proxy,
     Application,
     Generator,
@@ -32,27 +32,27 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Whether it carries no part of the load.
+    /// Whether programs of this role do not carry the load.
     pub(crate) fn is_beside(self) -> bool {
         matches!(self, Self::Agent | Self::Control)
     }
 }
 
-/// A part of a measurement whose resources are counted: a container of a cluster, a control group or
-/// a process of the lab.
+/// A part of a measurement whose resources are measured: a container in a cluster, a control group or a process in the
+/// lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Component {
     pub(crate) role: Role,
     /// `namespace/pod/container`, or the workload in the lab.
     pub(crate) name: String,
     pub(crate) node: String,
-    /// The runtime's container ID; a restarted container has another one. In the lab, the directory
-    /// of the control group.
+    /// The runtime's ID of the container, which changes when the container is restarted. In the lab, the directory of
+    /// the control group.
     pub(crate) id: String,
 }
 
 impl Component {
-    /// Whether this is the suite's own client, from whose network namespace the load comes.
+    /// Whether this component is the suite's own client, from whose network namespace the load comes.
     pub(crate) fn is_client(&self) -> bool {
         self.role == Role::Generator
     }
@@ -68,15 +68,14 @@ struct ComponentCounters {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
-    /// The components with processes, by their IDs.
+    /// The components that have processes, by their IDs.
     components: BTreeMap<String, ComponentCounters>,
     nodes: BTreeSet<String>,
-    /// The time of each kernel's report by boot ID, in microseconds since boot. Nodes may share a
-    /// kernel.
+    /// For each kernel, by its boot ID, the time of its report in microseconds since boot. Nodes may share a kernel.
     moments: BTreeMap<String, u64>,
     /// The counters of whole kernels, if they were requested.
     kernels: BTreeMap<String, KernelCounters>,
-    /// Connections that leave the client's network namespace.
+    /// Connections from the client's network namespace to other hosts.
     connections: u64,
 }
 
@@ -85,8 +84,8 @@ pub(crate) struct Reading {
 struct UsageByRole {
     used: ResourceUse,
     programs: KernelPrograms,
-    /// Components that ended or started meanwhile. Control planes are not included, because they
-    /// have tasks that come and go.
+    /// Components that ended or started meanwhile. Control planes are not among them, because some of their processes
+    /// run only for a short time.
     broken: Vec<String>,
 }
 
@@ -106,7 +105,7 @@ impl Reading {
         });
     }
 
-    /// Adds later reports of other nodes.
+    /// Adds the counters of other nodes, which were reported later.
     pub(crate) fn extend(&mut self, other: Self) {
         self.components.extend(other.components);
         self.nodes.extend(other.nodes);
@@ -132,14 +131,13 @@ impl Reading {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
 
-    /// The size in bytes of the proxies' program, the largest that one of them runs; `None`
-    /// without proxies.
+    /// The size in bytes of the largest program that a proxy runs; `None` without proxies.
     pub(crate) fn program_bytes(&self) -> Option<u64> {
         let all = self.of(Role::Proxy).flat_map(|one| &one.processes);
         all.map(|process| process.program_bytes).filter(|bytes| *bytes > 0).max()
     }
 
-    /// Memory of all proxies, and of the control plane.
+    /// The memory of all proxies, and that of the control plane.
     pub(crate) fn memory_kib(&self) -> (u64, u64) {
         let sum = |role| {
             let all = self.of(role).flat_map(|one| &one.processes);
@@ -180,10 +178,9 @@ impl Reading {
     }
 }
 
-/// The resources used from the first to the last reading; the readings are in order. A process that
-/// is not in the first reading counts from its start if it started later, and otherwise from the
-/// first reading that has it. A process that is not in the last reading counts up to the last one
-/// that has it.
+/// The resources that were used from the first to the last of these readings, which are in order. A process that is not
+/// in the first reading counts from its start if it started later, and otherwise from the first reading in which it is.
+/// A process that is not in the last reading counts up to the last reading in which it is.
 fn between(readings: &[&Reading]) -> UsageByRole {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return UsageByRole::default();
@@ -235,8 +232,8 @@ impl Readings<'_> {
         broken
     }
 
-    /// The file of the samples: a line for each complete reading, with the memory at that time and
-    /// the CPU time since the reading before the load.
+    /// The file of the samples: a line for each complete reading, with the memory at that time, and the CPU time since
+    /// the reading before the load.
     pub(crate) fn table(&self) -> String {
         let mut tally = UsageTally::since(self.before);
         let mut text = format!("{USAGE}\n");
@@ -256,17 +253,17 @@ impl Readings<'_> {
     }
 }
 
-/// Adds up what every process has used since the first reading, from the readings that were added.
+/// Adds up what every process has used since the first reading.
 struct UsageTally<'r> {
     first: &'r Reading,
-    /// The processes by component, process ID and start time.
+    /// The processes, by component, process ID and start time.
     processes: BTreeMap<(&'r str, u32, u64), ProcessUse<'r>>,
 }
 
 /// The counters of a process at its first and its last reading.
 struct ProcessUse<'r> {
     component: &'r ComponentCounters,
-    /// Its counters at the start, which do not count.
+    /// The counters at the start, which are subtracted.
     from: Process,
     to: &'r Process,
 }
@@ -290,8 +287,8 @@ impl<'r> UsageTally<'r> {
                     from: from(),
                     to,
                 });
-                // A thread that ends may take a part of the sum with it, so the sum never decreases
-                // here.
+                // When a thread ends, its share of the sum may be lost. So only readings in which the sum has not
+                // decreased are used.
                 if to.cpu.total_us() >= counted.to.cpu.total_us() {
                     counted.to = to;
                 }
@@ -299,7 +296,7 @@ impl<'r> UsageTally<'r> {
         }
     }
 
-    /// The resources used until `last`, which is the reading that was added last.
+    /// The resources that were used until `last`, which is the reading that was added last.
     fn used(&self, last: &Reading) -> ResourceUse {
         let mut used = ResourceUse::default();
         for ProcessUse { component, from, to } in self.processes.values() {
@@ -330,7 +327,7 @@ impl<'r> UsageTally<'r> {
     }
 }
 
-/// The resources that each kernel used as a whole. A kernel that several nodes share counts once.
+/// The resources that each kernel used as a whole. If several nodes share a kernel, it counts once.
 fn kernels((first, last): (&Reading, &Reading), used: &mut ResourceUse) -> KernelPrograms {
     let mut programs = KernelPrograms::default();
     let mut capacity = 0.0;
@@ -357,8 +354,7 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut ResourceUse) -> Kerne
     }
     let wall = used.wall.as_secs_f64();
     used.processors = (capacity > 0.0).then(|| capacity / wall);
-    // `None` if one kernel's threads are not visible: the sum of the others would look like the
-    // total.
+    // `None` if the threads of one kernel are not visible, because the sum of the others would look like the total.
     used.cpu.kernel_threads = threads.filter(|_| capacity > 0.0);
     programs
 }

@@ -19,18 +19,19 @@ use nix::unistd::Pid;
 use super::containers::{cgroups, pids, places};
 use crate::kernel_counters::{processes, program};
 
-/// The pause between two scans of all processes. The time of a start is precise to this pause and
-/// the duration of a scan.
+/// The pause between two scans of all processes. A start is detected at most this long plus the duration of a scan too
+/// late.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Kills every process of these containers. If one of them has no process, kills nothing and says so.
+/// Kills every process of these containers. If one of the containers has no process, kills nothing and returns a text
+/// that says so.
 pub(super) fn kill(containers: &[String]) -> Result<Option<String>> {
     let found = pids(containers.iter().map(String::as_str));
     if let Some(none) = containers.iter().find(|id| !found.contains_key(*id)) {
         return Ok(Some(format!("no process of container {none} is here")));
     }
     for pid in found.into_values().flatten() {
-        // A process that has ended meanwhile needs no signal.
+        // A process that has ended meanwhile does not need the signal.
         let _gone = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
     }
     Ok(None)
@@ -39,8 +40,8 @@ pub(super) fn kill(containers: &[String]) -> Result<Option<String>> {
 pub(super) struct KilledContainer {
     id: String,
     pods: BTreeSet<String>,
-    /// The programs that ran in it, by path and size. They distinguish the container's program from
-    /// runc, which runs first in a container.
+    /// The programs that ran in the container, by path and size. By these, the container's program is distinguished
+    /// from runc, which runs first in a container.
     programs: BTreeSet<(PathBuf, u64)>,
     /// The processes that existed before the kill and still exist.
     before: BTreeSet<u32>,
@@ -65,13 +66,13 @@ impl KilledContainer {
         }
     }
 
-    /// Waits until one of its programs runs in another container of the pod. Returns the start of the scan that found it, in
-    /// nanoseconds of CLOCK_MONOTONIC; `None` after the limit.
+    /// Waits until one of the programs runs in another container of the pod. Returns the start of the scan that found
+    /// it, in nanoseconds of CLOCK_MONOTONIC; `None` after the limit.
     pub(super) fn follow(mut self, limit: Duration) -> Result<Option<u64>> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            // Read before the scan. A time after it would leave the duration of the scan out of the
-            // start.
+            // The time is taken before the scan. If it were taken afterwards, the duration of the scan would count as
+            // part of the start.
             let at = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?);
             if self.runs_again() {
                 return Ok(Some(u64::try_from(at.as_nanos())?));
@@ -83,9 +84,9 @@ impl KilledContainer {
 
     fn runs_again(&mut self) -> bool {
         let now: BTreeSet<u32> = processes().collect();
-        // The kernel may reuse a freed process ID for the expected process.
+        // Processes that have ended are forgotten, because the kernel may give their ID to the expected process.
         self.before.retain(|pid| now.contains(pid));
-        // Each scan checks all new processes again: a process runs another program after exec.
+        // Each scan checks all new processes again, because a process runs another program after exec.
         now.difference(&self.before).any(|pid| self.is_again(*pid))
     }
 

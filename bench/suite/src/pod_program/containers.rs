@@ -1,4 +1,4 @@
-//! Assigns processes to containers, by the containers' IDs in the names of their cgroups.
+//! Finds the containers of processes, by the containers' IDs in the names of cgroups.
 //!
 //! ```text
 //! /kubepods/besteffort/podUID/ID                          cgroupfs, v1 and v2
@@ -11,9 +11,9 @@ use std::fs;
 
 use crate::kernel_counters::processes;
 
-/// Digits of a container's ID.
+/// The number of digits of a container's ID.
 const DIGITS: usize = 64;
-/// CRI-O's prefix for the cgroup of the process that monitors a container, which is not in the
+/// What CRI-O puts before the ID in the name of the cgroup of a container's monitor. The monitor is not in the
 /// container.
 const MONITOR: &str = "crio-conmon-";
 
@@ -32,9 +32,9 @@ fn id_of(name: &str) -> Option<&str> {
     last.or_else(|| Some(name).filter(|name| is_id(name)))
 }
 
-/// The containers of a process, as pairs of the parent cgroup's path and the container's ID.
+/// The containers of a process, as pairs of the path of the parent cgroup and the container's ID.
 pub(super) fn places(cgroups: &str) -> impl Iterator<Item = (&str, &str)> {
-    // HIERARCHY:CONTROLLERS:PATH; the path may contain colons.
+    // The lines have the form HIERARCHY:CONTROLLERS:PATH; the path may contain colons.
     let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.flat_map(|path| {
         let ends = path.match_indices('/').map(|(at, _)| at);
@@ -45,12 +45,12 @@ pub(super) fn places(cgroups: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The cgroups of a process in the form of proc(5); `None` if it has ended.
+/// The cgroups of a process in the format of proc(5); `None` if the process has ended.
 pub(super) fn cgroups(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
 }
 
-/// The living processes of each of these containers; containers without a process are missing.
+/// The running processes of each of these containers. Containers without a process are not in the result.
 pub(super) fn pids<'a>(wanted: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, Vec<u32>> {
     let wanted: BTreeSet<&str> = wanted.into_iter().collect();
     let mut found: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -97,7 +97,7 @@ mod tests {
         ] {
             assert_eq!(places(&line).count(), 0, "{line}");
         }
-        // A node that is itself a container.
+        // The node of this process is itself a container.
         let other = "f".repeat(64);
         let nested = format!("0::/docker/{other}/kubelet{pod}/{id}");
         let ids: Vec<&str> = places(&nested).map(|(_, id)| id).collect();

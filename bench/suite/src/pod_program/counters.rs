@@ -12,9 +12,9 @@ use crate::kernel_counters::{self, KernelCounters, NodeCounters, Process};
 pub(crate) struct CounterQuestion {
     /// IDs of containers.
     pub(crate) containers: Vec<String>,
-    /// The container whose connections to others are counted.
+    /// The container whose connections to other hosts are counted.
     pub(crate) connections_of: Option<String>,
-    /// Whether to read the counters of the whole kernel as well, and to time its programs from now
+    /// Whether to read the counters of the whole kernel, too, and to measure the run time of its eBPF programs from now
     /// on.
     pub(crate) whole: bool,
 }

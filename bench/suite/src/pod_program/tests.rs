@@ -1,4 +1,5 @@
-//! Answers about processes of the test, in cgroups with the names of containers; load and probes.
+//! Asks the program about processes of the test, in cgroups with the names of containers, and lets it generate load and
+//! probe.
 
 use std::fs;
 use std::io::{BufReader, Read as _};
@@ -17,7 +18,7 @@ use crate::measurement::probe::monotonic;
 /// How long a probe may run.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A hierarchy in which the test may create cgroups: one of v1, or v2.
+/// A cgroup hierarchy in which the test may create cgroups, of version 1 or 2.
 fn hierarchy() -> Option<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
     let found = [root.join("pids"), root.to_owned(), root.join("unified")];
@@ -31,7 +32,7 @@ fn hierarchy() -> Option<PathBuf> {
     found
 }
 
-/// The cgroup of a pod; dropping it removes it with its processes.
+/// The cgroup of a pod. Dropping this value removes it with its processes.
 struct Pod(PathBuf);
 
 impl Pod {
@@ -75,7 +76,7 @@ fn id(digit: &str) -> String {
     digit.repeat(64)
 }
 
-/// The program in a thread of this process, which ends with this.
+/// The program in a thread of this process. It ends with this value.
 struct Program {
     requests: UnixStream,
     answers: std::io::Lines<BufReader<UnixStream>>,
@@ -96,7 +97,7 @@ impl Program {
         write!(self.requests, "{}", PodRequest::line(self.last, task).unwrap()).unwrap();
     }
 
-    /// The next answer to the last request.
+    /// Waits for the next answer to the last request.
     fn next(&mut self) -> Result<Value, String> {
         loop {
             let line = self.answers.next().unwrap().unwrap();
@@ -112,7 +113,7 @@ impl Program {
         self.next()
     }
 
-    /// Reads counters until they satisfy `wanted`.
+    /// Asks for counters until they satisfy `wanted`.
     fn until(
         &mut self,
         question: &CounterQuestion,
@@ -154,7 +155,7 @@ fn processes_of_a_container_are_counted_each_by_itself() {
     let after = program.until(&CounterQuestion { whole: true, ..question }, busier);
     assert!(after.at_us > before.at_us && after.boot_id == before.boot_id);
     let (process, whole) = (spins(&after), after.whole.unwrap());
-    // If this process can see kernel threads, so can the watcher.
+    // If this process can see kernel threads, the program can, too.
     let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     assert!(!seen || whole.kernel_threads_ms.is_some(), "{whole:?}");
     assert_eq!(process.began_us, spins(&before).began_us);
@@ -195,7 +196,7 @@ fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_pod() 
     let (old, new) = (id("1"), id("2"));
     let mut killed = pod.run(&old, "exec sleep 1000");
     let mut program = Program::start();
-    // Wait until the shell has executed the other program.
+    // Wait until the shell runs the other program.
     let sleep = fs::metadata("/bin/sleep").unwrap().len();
     let question = CounterQuestion { containers: vec![old.clone()], ..CounterQuestion::default() };
     program.until(&question, |look| {
@@ -204,7 +205,7 @@ fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_pod() 
     let begun = monotonic().unwrap();
     program.send(PodTask::Restart(old));
     assert!(!killed.wait().unwrap().success());
-    // Neither another program in the pod, as runc is, nor the same program elsewhere counts.
+    // Another program in the pod, such as runc, does not count; the same program elsewhere does not count either.
     let other = foreign.run(&id("3"), "exec sleep 1000");
     let (read, write) = nix::unistd::pipe().unwrap();
     let mut command = Command::new("sh");
@@ -230,19 +231,19 @@ fn a_start_is_seen_when_the_same_program_runs_in_another_container_of_the_pod() 
 #[test]
 fn load_answers_when_it_begins_and_stops_at_the_next_line() {
     let mut program = Program::start();
-    // The kernel refuses these connections: each request is an error, and is counted.
+    // The kernel refuses these connections, so each request is an error and is counted.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = Plan::new(format!("http://{closed}/"), 100.0, Duration::from_secs(1));
     assert_eq!(program.ask(PodTask::Load(vec![plan.clone()])).unwrap(), Value::Null);
     let report: Report = serde_json::from_value(program.next().unwrap()).unwrap();
     assert_eq!((report.requests, report.errors), (100, 100));
-    // The end of the input does not end load.
+    // The end of the input does not stop the load.
     let line = PodRequest::line(1, PodTask::Load(vec![plan.clone()])).unwrap();
     let mut said = Vec::new();
     answer(std::io::Cursor::new(line), &mut said).unwrap();
     let report = str::from_utf8(&said).unwrap().lines().last().unwrap();
     assert!(report.contains("\"requests\":100,"), "{report}");
-    // One hour of load: the test only ends if the load is stopped early.
+    // One hour of load, so that the test only ends if the load is stopped early.
     let hour = Plan { pace: Pace::Saturate, duration: Duration::from_hours(1), ..plan.clone() };
     assert_eq!(program.ask(PodTask::Load(vec![hour])).unwrap(), Value::Null);
     writeln!(program.requests, "{}", json!({"number": 0, "task": "greet"})).unwrap();
@@ -258,7 +259,7 @@ fn load_answers_when_it_begins_and_stops_at_the_next_line() {
 
 #[test]
 fn a_probe_reports_when_it_was_answered_again() {
-    // The test controls whether this server answers.
+    // A server of which the test decides whether it answers.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let (answers, refused) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
@@ -279,14 +280,14 @@ fn a_probe_reports_when_it_was_answered_again() {
     let plan = Plan::new(format!("http://{address}/"), 1.0, Duration::from_secs(1));
     let first = program.ask(PodTask::Probe(plan.clone(), LIMIT)).unwrap().as_u64().unwrap();
     answers.store(false, Ordering::SeqCst);
-    // One request may have been in flight; the next one is from this probe.
+    // The first request may belong to the probe before this one; the second belongs to this one.
     while refused.load(Ordering::SeqCst) < 2 {
         thread::sleep(Duration::from_millis(1));
     }
     answers.store(true, Ordering::SeqCst);
     let again = program.next().unwrap().as_u64().unwrap();
     assert!(begun.as_nanos() < u128::from(first) && first < again);
-    // The next line ends a probe, and is answered.
+    // The next line stops the probe, and is answered.
     program.ask(PodTask::Probe(plan, LIMIT)).unwrap();
     assert_eq!(program.ask(PodTask::Greet).unwrap(), Value::Null);
 }

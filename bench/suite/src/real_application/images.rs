@@ -23,10 +23,9 @@ pub(super) const FILES: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Images {
-    /// The scenario of these services.
+    /// The scenario to which these services belong.
     pub scenario: String,
-    /// The images by service name. A Service of the same name is created in the namespace of the
-    /// bench.
+    /// The images by service name. A Service with the same name is created in the namespace of the bench.
     pub services: BTreeMap<String, Image>,
 }
 
@@ -34,18 +33,18 @@ pub struct Images {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
-    /// The image, as a pod names it.
+    /// The image, as it is written in a pod.
     pub image: String,
-    /// Replaces the image's entrypoint.
+    /// The command in place of the image's entrypoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Replaces the image's arguments.
+    /// The arguments in place of the image's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// The container's environment. Records contain it too.
+    /// The container's environment. Records contain it, too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The port that the container listens on; 8080 by default.
+    /// The port on which the container listens; 8080 by default.
     #[serde(default = "own_port")]
     pub port: NonZeroU16,
     /// The port of the Service; 8080 by default.
@@ -78,18 +77,18 @@ pub enum AppProtocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Privileges {
-    /// Those of Pod Security `restricted`, with a read-only root file system.
+    /// The privileges that Pod Security `restricted` permits, with a read-only root file system.
     #[default]
     Restricted,
-    /// Those of the image: its user, which may be root, the default capabilities, and a writable
+    /// The privileges that the image asks for: its user, which may be root, the default capabilities, and a writable
     /// file system.
     Image,
 }
 
-/// The file of images for a scenario, with the published images, for the user to edit.
+/// The file of images for a scenario, with the published images, which the user can edit.
 ///
 /// # Errors
-/// If the scenario has no real application; the error lists those that have one.
+/// If the scenario has no real application; the error lists the scenarios that have one.
 pub fn printed(scenario: &str) -> Result<&'static str> {
     let found = FILES.iter().find(|(name, _)| *name == scenario);
     found.map(|(_, text)| *text).ok_or_else(|| none(scenario))
@@ -147,8 +146,8 @@ impl Images {
     /// Reads the file for a run, which must have exactly one scenario.
     ///
     /// # Errors
-    /// If the file cannot be read, or its services are not exactly those of the scenario; the error
-    /// says what is wrong and what to do.
+    /// If the file cannot be read, or its services are not exactly those of the scenario; the error says what is wrong
+    /// and what to do.
     pub fn read(file: &Path, scenarios: &[Scenario]) -> Result<Self> {
         let [scenario] = scenarios else {
             bail!(
@@ -192,7 +191,7 @@ impl Images {
         self.services.iter().try_for_each(checked)
     }
 
-    /// The complete contents in one line.
+    /// The complete contents, in one line.
     pub fn in_full(&self) -> String {
         serde_json::to_string(&self.services).expect("it has only text keys")
     }
@@ -214,7 +213,7 @@ mod tests {
     fn the_printed_file_of_images_parses_and_has_every_service() {
         for (name, text) in FILES {
             let images = Images::parse(text, &scenario::find(name).unwrap()).unwrap();
-            // Every address in an environment must be that of an existing service, with its port.
+            // Every address in an environment must belong to a service in the file, and have its port.
             for (service, one) in &images.services {
                 for (word, value) in one.env.iter().filter(|(word, _)| !word.ends_with("_PORT")) {
                     let host = value.split(':').next().unwrap_or_default();
@@ -242,7 +241,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<Images>(&json).unwrap(), images, "as records have it");
     }
 
-    /// A file for Faces, or what it says of one service, and words of the error; none if it is right.
+    /// A file for Faces, or the part of it about one service, and words that the error must contain; none if the file
+    /// is right.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct FileOfImages {

@@ -14,21 +14,20 @@ use crate::real_application::images::Images;
 pub struct Cluster {
     /// The context of the kubeconfig.
     pub context: String,
-    /// The UID of its namespace `kube-system`, which is unique.
+    /// The UID of the cluster's namespace `kube-system`, which is unique.
     pub uid: String,
     /// The API server's version.
     pub server_version: String,
-    /// The nodes that accept pods, or the first ones if there are many; the client runs on the
-    /// first.
+    /// The nodes that accept pods, or the first of them if there are many. The client runs on the first.
     pub nodes: Vec<Node>,
     /// The image of the client and of the suite's services.
     pub image: String,
     /// The images of the real application, if it replaces the suite's own services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub application: Option<Images>,
-    /// Whether the mesh was installed before the run; then others may use it as well.
+    /// Whether the mesh was installed before the run. Then others may use it, too.
     pub found: bool,
-    /// The values the mesh was installed with, `NAME=VALUE`; empty for its defaults.
+    /// The values with which the mesh was installed, `NAME=VALUE`; empty for its defaults.
     pub told: Vec<String>,
     /// Meshes that were installed before the run.
     pub beside: Vec<String>,
@@ -40,21 +39,21 @@ pub struct Cluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// The release of its kernel.
+    /// The release of the node's kernel.
     pub kernel: String,
-    /// Its operating system.
+    /// The node's operating system.
     pub system: String,
-    /// Its container runtime, with the version.
+    /// The node's container runtime, with its version.
     pub runtime: String,
-    /// The version of its kubelet.
+    /// The version of the node's kubelet.
     pub kubelet: String,
-    /// The architecture of its processors.
+    /// The architecture of the node's processors.
     pub architecture: String,
-    /// The number of its processors.
+    /// The number of the node's processors.
     pub cpus: usize,
-    /// Its memory.
+    /// The node's memory in MiB.
     pub memory_mib: u64,
 }
 
@@ -76,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// The context and the UID, which distinguishes clusters of the same name.
+    /// The context and the UID. The latter distinguishes clusters of the same name.
     pub fn called(&self) -> String {
         format!("{} (UID {})", self.context, self.uid)
     }
@@ -96,8 +95,8 @@ impl Cluster {
     }
 }
 
-/// The differences between the places of two records, apart from their machines, in words; empty if
-/// there are none. `None` is the lab of one machine.
+/// The differences between the places of two records in words, without those of their machines; empty if there are
+/// none. `None` is the lab of one machine.
 pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> {
     let (one, two) = match (one, two) {
         (None, None) => return Vec::new(),
@@ -113,7 +112,7 @@ pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> 
         let node = |node: &Node| format!("{} ({}, {})", node.name, node.kubelet, node.runtime);
         let beside = cluster.beside.join(", ");
         [
-            // A context is only another name for a cluster.
+            // Two contexts may be names of the same cluster.
             ("cluster", if one.uid == two.uid { String::new() } else { cluster.called() }),
             ("Kubernetes", cluster.server_version.clone()),
             ("nodes", cluster.nodes.iter().map(node).collect::<Vec<_>>().join(", ")),

@@ -1,5 +1,5 @@
-//! The short report of a run for a README: a chart of one scenario, for light and for dark pages, and a small table with
-//! the command that measured it.
+//! The short report of a run for a README: a chart of one scenario, for light and for dark pages, and a small table
+//! with the command that measured it.
 
 use anyhow::{Result, bail, ensure};
 use minijinja::context;
@@ -20,7 +20,7 @@ pub struct Brief {
     pub light: String,
     /// The same chart for dark pages.
     pub dark: String,
-    /// The Markdown that shows both, in a folder of this path, with the table.
+    /// The Markdown text with both charts and the table. It names the folder of the charts.
     pub markdown: String,
 }
 

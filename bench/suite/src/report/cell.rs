@@ -5,7 +5,7 @@ use crate::mesh_names::NONE;
 use crate::record::{Quantile, Record, kinds_of_marks, pairs, title};
 use crate::statistics::{Interval, difference, median, ratio};
 
-/// The meshes that the CPU of others is compared with.
+/// The meshes with which the CPU of other meshes is compared.
 pub(super) const REFERENCES: [&str; 4] = ["before", "haproxy", "envoy", "leno"];
 
 /// One scenario (and step) under one mesh, over all its rounds.
@@ -14,24 +14,24 @@ pub(crate) struct Cell {
     pub(crate) scenario: String,
     pub(crate) step: Option<f64>,
     pub(crate) mesh: String,
-    /// The rounds that the figures are from: the valid ones, or all if none is valid.
+    /// The rounds from which the figures are made: the valid rounds, or all rounds if none is valid.
     pub(crate) rounds: Vec<Record>,
     pub(crate) valid: bool,
-    /// Failed requests; the sum over all rounds.
+    /// The number of failed requests in all rounds.
     pub(crate) errors: u64,
     /// Latency added to the baseline of the same rounds, in milliseconds, at p50 and p99.
     pub(crate) added_ms: Option<[Interval; 2]>,
     /// The 99th percentile divided by the baseline's, with its interval.
     pub(crate) p99_ratio: Option<Interval>,
-    /// CPU of all proxies per request divided by that of the references, round by round.
+    /// CPU of all proxies per request, divided by that of each reference in the same round.
     pub(crate) cpu_ratios: [Option<Interval>; 4],
     /// Marks of all rounds, without duplicates.
     pub(crate) marks: Vec<String>,
 }
 
 impl Cell {
-    /// Makes the cell of all records of the same scenario, step and mesh; there is at least one. A record without figures is
-    /// not a round.
+    /// Makes the cell from the records of a scenario, step and mesh, of which there must be at least one. A record
+    /// without figures does not count as a round.
     pub(super) fn of(all: &[&Record]) -> Self {
         let measured = || all.iter().copied().filter(|record| record.left_out.is_none());
         let valid = measured().any(Record::valid);
@@ -50,7 +50,7 @@ impl Cell {
         }
     }
 
-    /// Compares its rounds with those of the baseline and of the references.
+    /// Compares the rounds with those of the baseline and of the references.
     pub(super) fn compared(
         self,
         base: Option<&[&Record]>,
@@ -85,7 +85,7 @@ impl Cell {
         figures::named(figure).median(&self.rounds)
     }
 
-    /// The median of a figure for a table.
+    /// The median of a figure, as a text for a table.
     pub(super) fn text(&self, figure: &str) -> String {
         let digits = figures::named(figure).digits;
         self.median(figure).map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
@@ -104,7 +104,7 @@ impl Cell {
         title(&self.scenario, self.step)
     }
 
-    /// Latency over quantiles: the median over the rounds, at each quantile that all of them reach.
+    /// Latency by quantile: the median over the rounds, at each quantile that all rounds reach.
     pub(super) fn spectrum(&self) -> Vec<Quantile> {
         let all: Vec<&[Quantile]> = self.rounds.iter().map(|record| &record.spectrum[..]).collect();
         let length = all.iter().map(|spectrum| spectrum.len()).min().unwrap_or_default();

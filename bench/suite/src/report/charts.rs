@@ -20,7 +20,7 @@ pub struct CaptionedChart {
     pub caption: String,
     /// The chart.
     pub svg: String,
-    /// Whether the records have nothing to draw in it.
+    /// Whether the records contain nothing that could be drawn.
     is_empty: bool,
 }
 
@@ -37,7 +37,7 @@ impl CaptionedChart {
     }
 }
 
-/// All charts that the records have enough data for.
+/// All charts for which the records have enough data.
 pub fn charts(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<CaptionedChart> {
     let mut found = Vec::new();
     let meshes = meshes(summary);
@@ -51,7 +51,7 @@ pub fn charts(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<Ca
     found
 }
 
-/// The meshes in the order of their colours, which is the same in all charts.
+/// The meshes in the order in which they get colours, which is the same in all charts.
 pub(super) fn meshes(summary: &Summary) -> Vec<String> {
     let mut names: Vec<String> = summary.cells.iter().map(|cell| cell.mesh.clone()).collect();
     names.sort();
@@ -68,7 +68,7 @@ fn file(title: &str) -> String {
     title.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// The file name of the chart of a scenario's latency.
+/// The name of the file with the chart of a scenario's latency.
 pub(super) fn of_latency(title: &str) -> String {
     format!("latency-{}", file(title))
 }
@@ -96,7 +96,7 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> CaptionedChart {
     )
 }
 
-/// The length of a bar, and the ends of the line across it.
+/// The length of a bar, and the ends of the line that is drawn across it.
 pub(super) type Length = (f64, Option<(f64, f64)>);
 
 /// Returns the latency that the mesh adds to the 99th percentile, in milliseconds, with its interval.
@@ -110,13 +110,13 @@ pub(super) fn cpu_of_request(cell: &Cell) -> Option<Length> {
     cell.has_proxies().then(|| (cell.cpu_us_in_all(), None))
 }
 
-/// Returns the peak memory of a proxy in MB. The line across the bar goes from its memory when idle to the peak.
+/// Returns the highest memory of a proxy in MB. The line across the bar begins at the memory without load.
 pub(super) fn peak_memory(cell: &Cell) -> Option<Length> {
     let (idle, peak) = (cell.median("idle-memory")?, cell.median("peak-memory")?);
     Some((peak, Some((idle, peak))))
 }
 
-/// A bar for each cell that has this figure, in groups of the same title.
+/// A bar for each cell that has this figure. Bars with the same title are a group.
 pub(super) fn bars<'c>(
     (cells, meshes): (impl IntoIterator<Item = &'c Cell>, &[String]),
     unit: &'static str,
@@ -131,7 +131,7 @@ pub(super) fn bars<'c>(
     cells.into_iter().filter_map(bar).collect()
 }
 
-/// The figures of all scenarios as bars.
+/// Charts of one figure each, with bars for all scenarios.
 fn side_by_side(summary: &Summary, meshes: &[String]) -> [CaptionedChart; 3] {
     type Figures = fn(&Cell) -> Option<Length>;
     let figure = |(name, unit): (&str, &'static str),
@@ -164,7 +164,7 @@ fn side_by_side(summary: &Summary, meshes: &[String]) -> [CaptionedChart; 3] {
     ]
 }
 
-/// CPU and memory over the rate, for scenarios with several rates.
+/// CPU and memory by rate, for scenarios with several rates.
 fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<CaptionedChart> {
     let kinds = [("CPU of all proxies", "cpus"), ("memory of a proxy", "load-memory")];
     let mut names: Vec<&str> =
@@ -199,7 +199,7 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<CaptionedChart> {
     names.iter().flat_map(|name| kinds.map(|kind| chart(name, kind))).collect()
 }
 
-/// Yearly cost of 100 sidecars on the first machine of the table.
+/// The cost of 100 sidecars for a year, on the first machine of the table.
 fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<CaptionedChart> {
     let price = prices.first()?;
     let records = of_one_generator(records);

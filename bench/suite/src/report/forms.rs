@@ -1,5 +1,5 @@
-//! The forms of a report, each with a template: text for a terminal, Markdown, an HTML page that loads no script, font or
-//! picture from elsewhere, and the short form for a README.
+//! The forms of a report, each with a template: text for a terminal, Markdown, an HTML page that loads no script, font
+//! or picture from elsewhere, and the short form for a README.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, Value, context};
@@ -12,10 +12,10 @@ use crate::mesh_names::NONE;
 use crate::tabular::{aligned, markdown};
 
 const STYLE: &str = include_str!("page.css");
-/// The number of caveats that are visible at first; more would push the figures off the screen.
+/// The number of caveats that are visible at first; more of them would push the figures off the screen.
 const MAX_CAVEATS: usize = 6;
 
-/// The form of a report. The name decides whether values are escaped.
+/// The form of a report: the name of its template, and the template. The name decides whether values are escaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form(&'static str, &'static str);
 
@@ -26,7 +26,7 @@ impl Form {
     pub const MARKDOWN: Self = Self("report.md", include_str!("report.md.jinja"));
     /// A page with charts.
     pub const PAGE: Self = Self("report.html", include_str!("report.html"));
-    /// What a README shows.
+    /// The part that a README shows.
     pub(super) const BRIEF: Self = Self("brief.md", include_str!("brief.md.jinja"));
 
     /// The report in this form. Only the page has charts.
@@ -83,7 +83,7 @@ fn of_chart(chart: &CaptionedChart) -> Value {
     context! { svg => &chart.svg, caption => &chart.caption }
 }
 
-/// The result of a scenario as a few large figures.
+/// The most important figures of a scenario, which are shown large.
 fn lead((title, cells): &(String, Vec<&Cell>)) -> Vec<Value> {
     let of_mesh = |cell: &&Cell| {
         let [_, added] = cell.added_ms?;

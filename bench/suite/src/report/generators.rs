@@ -1,5 +1,4 @@
-//! Compares generators: the figures of Leno's own and of others, for the same load in the same
-//! rounds.
+//! Compares generators: the figures of Leno's own generator and those of others, for the same load in the same rounds.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +8,29 @@ use crate::record::{Record, by_case, cluster, of_one_generator, pairs};
 use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, ratio};
 
-/// Two generators agree if their medians are this close: the same load on the same machine varies
-/// by a few percent from one minute to the next.
+/// Two generators agree if the ratio of their medians differs from 1 by at most this. The same load on the same machine
+/// varies by a few percent from one minute to the next.
 const CLOSE: f64 = 0.10;
-/// Rates this close count as equal, because some generators only accept whole requests.
+/// Two rates count as equal if they differ by at most this share, because some generators only accept whole requests.
 const SAME_RATE: f64 = 0.01;
 
-/// The figures of one generator for a mesh in a scenario, compared with those of the report's
-/// generator.
+/// The figures of one generator for a mesh in a scenario, in comparison with those of the generator that the report
+/// uses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Agreement {
-    /// Its figures; without rounds if it has none.
+    /// The figures; without rounds if there are none.
     pub(crate) cell: Cell,
     pub(crate) generator: String,
-    /// The median latency measured by the report's generator divided by this generator's, in the
-    /// same rounds; `None` for the report's own generator.
+    /// The median latency that the report's generator measured, divided by the median that this generator measured in
+    /// the same rounds; `None` for the report's generator itself.
     pub(crate) p50_ratio: Option<Interval>,
-    /// Why some rounds are not compared; `None` if all are.
+    /// Why some rounds cannot be compared; `None` if all can.
     pub(crate) apart: Option<String>,
     pub(crate) left_out: Option<String>,
 }
 
 impl Agreement {
-    /// Whether the medians differ by at most a tenth; `None` if there is nothing to compare.
+    /// Whether the medians differ by at most a tenth; `None` if there are none to compare.
     pub(crate) fn is_close(&self) -> Option<bool> {
         self.p50_ratio.map(|ratio| (1.0 - CLOSE..=1.0 / (1.0 - CLOSE)).contains(&ratio.value))
     }
@@ -60,7 +59,7 @@ pub(super) fn agreements(records: &[Record]) -> Vec<Agreement> {
 
 fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
     let cell = Cell::of(all);
-    // Only valid rounds are compared: failed requests have no latency.
+    // Only valid rounds are compared, because failed requests have no latency.
     let good: Vec<&Record> = cell.rounds.iter().filter(|_| cell.valid).collect();
     let mut both = pairs(&good, ours);
     let apart = both.iter().find_map(|(theirs, own)| why_apart(own, theirs));
@@ -109,7 +108,7 @@ mod tests {
     use crate::report::summary::Summary;
     use crate::report::tables::rows_of_generators;
 
-    /// Records, and words of the last row of the table and of the report's caveats.
+    /// Records, words of the last row of the table, and words of the report's caveats.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct RecordsOfGenerators {
@@ -130,7 +129,7 @@ mod tests {
             assert!(row.iter().all(|words| last.contains(words)), "{row:?} is not in {last}");
             assert!(caveats.iter().all(|words| said.contains(words)), "{caveats:?}: {said}");
             assert_eq!(said.is_empty(), caveats.is_empty(), "{said}");
-            // All else is of Leno's own generator.
+            // The rest of the report uses Leno's own generator.
             let [cell] = &summary.cells[..] else { panic!("{:?}", summary.cells) };
             assert_eq!(cell.rounds[0].generator, "leno");
             assert_eq!((summary.left_out, summary.generators[0].is_close()), (vec![], None));

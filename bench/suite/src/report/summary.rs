@@ -15,10 +15,10 @@ pub struct Summary {
     pub(crate) caveats: Vec<String>,
     /// The figures; the baseline is first in each scenario.
     pub(crate) cells: Vec<Cell>,
-    /// The figures of every generator, if there were several. All other fields are from one
-    /// generator: Leno's own if it was used.
+    /// The figures of every generator, if there were several. All other fields are from one generator: Leno's own if it
+    /// was used.
     pub(crate) generators: Vec<Agreement>,
-    /// Scenario and mesh of measurements that were not made, and why.
+    /// The scenario and the mesh of each measurement that was not made, and the reason.
     pub(crate) left_out: Vec<(String, String, String)>,
     pub(crate) machine: String,
     /// The versions of the meshes, as their proxies print them.
@@ -62,8 +62,7 @@ impl Summary {
     }
 }
 
-/// The caveats of a report: the notes in `said` about machines and versions, and marks, each kind
-/// once.
+/// The caveats of a report: the notes in `said` about machines and versions, and each kind of mark once.
 fn caveats(mut said: Vec<String>, records: &[Record]) -> Vec<String> {
     let mut kinds: BTreeMap<(&str, &str, String), (usize, &str)> = BTreeMap::new();
     for record in records {

@@ -9,7 +9,7 @@ use crate::figures;
 use crate::record::Record;
 use crate::tabular::{self, Column};
 
-/// The table of one scenario, heading first; latencies in milliseconds, memory of one proxy.
+/// The table of one scenario, with the heading first. Latencies are in milliseconds, and memory is that of one proxy.
 pub(super) fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
     let heading = |figure| figures::named(figure).heading.as_str();
     let of = |figure: &'static str| move |cell: &Cell| cell.text(figure);
@@ -40,7 +40,7 @@ pub(super) fn rows(cells: &[&Cell]) -> Vec<Vec<String>> {
     tabular::rows(cells.iter().copied(), &columns)
 }
 
-/// The table of one scenario, heading first; columns without figures are left out.
+/// The second table of a scenario, with the heading first. Columns without figures are left out.
 pub(super) fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
     let column = |heading: &str, text: &dyn Fn(&Cell) -> String| {
         let texts = cells.iter().map(|cell| text(cell));
@@ -57,7 +57,7 @@ pub(super) fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
     (0..=cells.len()).map(|row| columns.iter().map(|all| all[row].clone()).collect()).collect()
 }
 
-/// The table, heading first; the ratio is the report's generator divided by the other.
+/// The table of generators, with the heading first. The ratio is the report's generator divided by the other.
 pub(super) fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
     let heading = |figure| figures::named(figure).heading.as_str();
     let of = |figure: &'static str| move |one: &Agreement| one.cell.text(figure);
@@ -101,7 +101,7 @@ pub fn csv(records: &[Record]) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The columns of the CSV. Those that are no field of a record are in [`value`].
+/// The columns of the CSV. [`value`] calculates those that are not fields of a record.
 const COLUMNS: &str = "scenario step mesh round cluster generator capture valid marks left_out scale \
     requests errors requests_per_s latency_us.mean latency_us.p50 latency_us.p90 latency_us.p99 \
     latency_us.p99_9 latency_us.p99_99 latency_us.max cpu_user_us_per_request cpu_system_us_per_request \

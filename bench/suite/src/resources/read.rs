@@ -43,7 +43,7 @@ pub fn read(folder: &Path) -> Result<Vec<SampleRun>> {
     Ok(runs)
 }
 
-/// `600-5-metrics.csv`: 600 requests/s, run 5.
+/// Reads the rate and the run from a name: `600-5-metrics.csv` is 600 requests/s, run 5.
 fn parse_name(name: &str) -> Option<(Rate, u32)> {
     let (rate, number) = name.strip_suffix(SUFFIX)?.split_once('-')?;
     Some((rate.parse().ok()?, number.parse().ok()?))
@@ -63,7 +63,7 @@ fn table(path: &Path) -> Result<BTreeMap<String, Vec<f64>>> {
             }
             let sample: f64 =
                 cell.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(
-                    // The heading is line 1.
+                    // The heading is line 1, so the first row is line 2.
                     || {
                         anyhow!(
                             "{}: line {}: {name}: {cell:?} is no number",

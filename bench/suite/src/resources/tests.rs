@@ -1,9 +1,10 @@
-//! A small sequence calculated by hand, corner cases, and the published data if they are available.
+//! Checks the analysis with a small sequence that was calculated by hand, with corner cases, and with the published
+//! data if they are available.
 
 use super::*;
 use std::fs;
 
-/// 60, 120 and 240 requests/s, two runs each.
+/// Files for 60, 120 and 240 requests/s, with two runs each.
 fn small() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, cells: &[(&str, &str)]| {
@@ -15,14 +16,13 @@ fn small() -> tempfile::TempDir {
             "timestamp,proxy CPU,proxy mem,absent CPU\n".to_owned() + &rows.collect::<String>();
         fs::write(folder.path().join(name), text).unwrap();
     };
-    // The mean is 5, so 5, 6, 6, 14 stay. Their mean is 7.75 and their deviation 3.63, so 14 is
-    // dropped and 5, 6, 6 stay.
+    // The mean is 5, so 5, 6, 6 and 14 are kept. Their mean is 7.75 and their deviation 3.63, so 14 is dropped and 5,
+    // 6, 6 are kept.
     write(
         "60-1-metrics.csv",
         &[("5", "7"), ("6", "7"), ("6", "7"), ("14", "7"), ("1", "7"), ("1", "7"), ("2", "7")],
     );
-    // The mean is 2, so 3 and 5 stay. Both are exactly one deviation away from their mean, so both
-    // stay.
+    // The mean is 2, so 3 and 5 are kept. Both are exactly one deviation away from their mean, so both are kept.
     write("60-2-metrics.csv", &[("3", "9"), ("5", "9"), ("0", "9"), ("0", "9")]);
     for (rate, level) in [(120, "20"), (240, "80")] {
         for run in [1, 2] {
@@ -68,10 +68,10 @@ fn the_output_has_the_names_that_programs_rely_on() {
 
 #[test]
 fn samples_at_a_bound_stay() {
-    // Equal samples equal their mean despite rounding.
+    // Equal samples count as equal to their mean in spite of rounding.
     assert_eq!(filter(&[0.1; 10]).len(), 10);
     assert_eq!(filter(&[0.7; 7]).len(), 7);
-    // The two samples that stay are exactly one deviation away from their mean.
+    // The two samples that are kept are exactly one deviation away from their mean.
     assert_eq!(filter(&[0.1, 0.2, 0.0, 0.0]).len(), 2);
     assert_eq!(filter(&[4.0]), [4.0]);
     assert_eq!(filter(&[]), [0.0; 0]);
@@ -79,8 +79,8 @@ fn samples_at_a_bound_stay() {
 
 #[test]
 fn the_deviation_divides_by_n() {
-    // The mean of 100, 100.1, 101, 101 is 100.525, so 100 is 0.525 away. The deviation is 0.476
-    // with division by n; with n - 1 it is 0.55, and 100 would stay.
+    // The mean of 100, 100.1, 101, 101 is 100.525, so 100 is 0.525 away from it. The deviation is 0.476 with division
+    // by n; with n - 1 it would be 0.55, and 100 would be kept.
     let samples = [100.0, 100.1, 101.0, 101.0, 50.0, 50.0, 50.0, 50.0];
     assert_eq!(filter(&samples), [100.1, 101.0, 101.0]);
 }
@@ -95,8 +95,8 @@ fn a_cell_that_is_no_number_is_named_with_its_line() {
     assert!(analyse(&[empty.path()]).unwrap_err().to_string().contains("RATE-RUN-metrics.csv"));
 }
 
-/// The published data, if `LENO_GSD_DATA` names their folder. A calculation with exact fractions
-/// gave these averages by rate and these coefficients.
+/// Checks the published data, if `LENO_GSD_DATA` names their folder. The expected averages by rate and coefficients
+/// come from a calculation with exact fractions.
 #[test]
 fn the_published_sequences_give_their_averages() {
     let Some(data) = std::env::var_os("LENO_GSD_DATA") else {

@@ -22,25 +22,25 @@ use leno_program::content::TEXT;
 use leno_program::{AdminResponse, SocketPair, respond};
 use leno_types::authorization::Cidr;
 
-/// The origin of a request.
+/// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Another machine or pod.
+    /// From another machine or pod.
     Network { client: IpAddr, called: IpAddr },
-    /// A process in this network namespace, with the loopback address that it called.
+    /// From a process in this network namespace, which called this loopback address.
     Loopback(IpAddr),
-    /// A process of this user or of root, on the Unix socket.
+    /// From a process of this user or of root, on the Unix socket.
     Socket,
 }
 
 impl Caller {
-    /// The client of a TCP connection.
+    /// Finds out who the client of a TCP connection is.
     pub(crate) fn of(ends: &SocketPair) -> Self {
         let (client, called) = (ends.client.ip().to_canonical(), ends.called.ip());
         if client.is_loopback() { Self::Loopback(called) } else { Self::Network { client, called } }
     }
 
-    /// The address that was called.
+    /// The address that the client called.
     pub(crate) fn called(self) -> IpAddr {
         match self {
             Self::Network { called, .. } | Self::Loopback(called) => called,
@@ -48,8 +48,8 @@ impl Caller {
         }
     }
 
-    /// The error response, if this caller may not make the request. `scrapers`: the network addresses that may request
-    /// metrics; without any, all may.
+    /// The error response, if this caller may not make the request. `scrapers` are the network addresses that may
+    /// request metrics; if there are none, all may.
     pub(crate) fn refuse<B>(
         self,
         request: &Request<B>,
@@ -81,7 +81,7 @@ fn is_among(scrapers: &[Cidr], ip: IpAddr) -> bool {
     scrapers.is_empty() || scrapers.iter().any(|one| one.contains(ip))
 }
 
-/// Whether `Host` is an IP address or `localhost`, as in probes. HTTP/1.0 requests may omit it.
+/// Whether `Host` is an IP address or `localhost`, as it is in probes. HTTP/1.0 requests may omit it.
 fn names_this_server<B>(request: &Request<B>) -> bool {
     let named = |authority: &Authority| {
         let host = authority.host();

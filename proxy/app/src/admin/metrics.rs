@@ -1,4 +1,4 @@
-//! The formats of the page of metrics, and the choice of the format for a scraper.
+//! The formats of the page with metrics, and which format a scraper gets.
 
 use leno_program::content::PROMETHEUS;
 use leno_telemetry::{
@@ -24,15 +24,15 @@ pub(crate) enum PageForm {
 }
 
 impl PageForm {
-    /// The format that a scraper prefers by its header `Accept`: the one with the highest `q`, and among equals the
-    /// first one.
+    /// The format that a scraper prefers according to its header `Accept`: the one with the highest `q`, and among
+    /// equals the first.
     pub(crate) fn wanted(accept: &str) -> Self {
         let mut best = (0.0, Self::Text);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let form = match parts.next() {
                 Some("application/openmetrics-text") => Self::OpenMetrics,
-                // Other forms of protobuf are not length-delimited, or have other messages.
+                // Protobuf with other parameters is not delimited by lengths, or has other messages.
                 Some("application/vnd.google.protobuf")
                     if range.contains("proto=io.prometheus.client.MetricFamily")
                         && range.contains("encoding=delimited") =>
@@ -59,7 +59,7 @@ impl PageForm {
         }
     }
 
-    /// The page with these counts.
+    /// The page in this format, with these counts.
     pub(crate) fn render(
         self,
         counted: &Snapshot,
@@ -99,7 +99,7 @@ mod tests {
             ("*/*", PageForm::Text),
             ("text/html, */*;q=0.1", PageForm::Text),
             (OPEN, PageForm::OpenMetrics),
-            // Prometheus 2.42 without and with native histograms, and 3.
+            // The headers of Prometheus 2.42 without and with native histograms, and of Prometheus 3.
             (&format!("{OPEN},text/plain;version=0.0.4;q=0.5,*/*;q=0.1"), PageForm::OpenMetrics),
             (&format!("{BINARY},{OPEN};q=0.8,text/plain;version=0.0.4;q=0.5"), PageForm::Protobuf),
             (&format!("{OPEN};q=0.6,{BINARY};q=0.5,text/plain;q=0.4"), PageForm::OpenMetrics),

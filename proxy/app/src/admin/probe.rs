@@ -1,8 +1,9 @@
 //! Forwards probes of the kubelet to the application: `/probe/<container>/<kind>`.
 //!
-//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection points the kubelet's
-//! probes here, and describes the original ones in `LENO_PROBES`. The application is probed at the address that the
-//! kubelet called, from within the workload, as the kubelet itself would have done it.
+//! The kubelet has no certificate, and strict mTLS admits only clients with one. So injection changes the kubelet's
+//! probes so that they arrive here, and describes the original probes in `LENO_PROBES`. The application is probed at
+//! the address that the kubelet called, from within the workload, in the way in which the kubelet itself would have
+//! probed it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,12 +30,13 @@ mod tls;
 
 pub(crate) use kubelet::KubeletCalls;
 
-/// Most probes of one workload: three for each of its containers, which are few.
+/// How many probes one workload may have. Each of its containers has at most three, and a workload has few containers.
 const MAX_PROBES: usize = 256;
 /// The prefix of the kubelet's `User-Agent`. Other values are not forwarded, because the result may be shared with
 /// other callers.
 const KUBELET: &[u8] = b"kube-probe/";
-/// Longest wait for an application, whatever the probe's own timeout is: an admin connection lasts for 60 s.
+/// How long to wait for an application, whatever the probe's own timeout is. It is limited because an admin connection
+/// lasts for 60 s.
 const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The probes of a workload.
@@ -44,18 +46,18 @@ pub(crate) struct Probes(Arc<ProbeSet>);
 #[derive(Debug)]
 struct ProbeSet {
     probes: BTreeMap<String, Probe>,
-    /// The probes that run now. All callers that want the same result share one probe, so there are at most as many as
-    /// pairs of a probe and an address of the workload.
+    /// The probes that run now. All callers that want the same result share one probe, so there is at most one for each
+    /// pair of a probe and an address of the workload.
     under_way: Mutex<BTreeMap<Question, Arc<OnceCell<ProbeAnswer>>>>,
     counts: Counts,
 }
 
 /// A probe, and the address of the workload to which it is sent.
 type Question = (String, IpAddr);
-/// The status and the reason for the kubelet.
+/// The status and the reason that the kubelet receives.
 type ProbeAnswer = (StatusCode, String);
 
-/// Counts of probes by result.
+/// The number of probes by result.
 #[derive(Debug, Default)]
 struct Counts {
     success: AtomicU64,
@@ -63,7 +65,7 @@ struct Counts {
     shared: AtomicU64,
 }
 
-/// One probe.
+/// The settings of one probe.
 #[derive(Clone, Debug)]
 struct Probe {
     handler: Handler,
@@ -145,7 +147,7 @@ impl Probes {
         let question = (path.to_owned(), address.to_canonical());
         let cell = Arc::clone(known.under_way().entry(question.clone()).or_default());
         let mut first = false;
-        // If the caller that runs the probe goes away, one of the waiting callers runs it again.
+        // If the caller that runs the probe leaves, one of the waiting callers runs it again.
         let told = cell.get_or_init(|| {
             first = true;
             let agent = agent.filter(|agent| agent.as_bytes().starts_with(KUBELET));
@@ -177,7 +179,7 @@ impl Probes {
         self.0.probes.is_empty()
     }
 
-    /// The number of probes that succeeded, that failed, and that shared the result of another one.
+    /// How many probes succeeded, how many failed, and how many shared the result of another probe.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let Counts { success, failure, shared } = &self.0.counts;
         [success, failure, shared].map(|count| count.load(Ordering::Relaxed))
@@ -211,7 +213,7 @@ impl ProbeSet {
     }
 }
 
-/// A task that is aborted when this is dropped.
+/// A task that is aborted when this value is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {

@@ -24,7 +24,7 @@ pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
                 let state = Rc::clone(&state);
                 async move { super::answer(&request, caller, &state).await }
             };
-            // `None` means that another client took the place.
+            // `None` means that the connection was closed, because another client took its place.
             let _ = share.hold(serve_stream(stream, client, answer)).await;
         });
     }

@@ -31,14 +31,14 @@ pub(crate) fn bind_for_all(path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether it is a socket on which no process listens.
+/// Whether there is a socket at this path on which no process listens.
 fn is_abandoned(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && std::os::unix::net::UnixStream::connect(path).is_err_and(refused)
 }
 
-/// Serves connections one after the other, from processes of this user or of root. Each is bounded in time, like all
+/// Serves connections one after the other, from processes of this user or of root. Each has a time limit, like all
 /// admin connections.
 pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
     loop {
@@ -63,7 +63,8 @@ pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
     }
 }
 
-/// Checked in addition to the mode of the file, which may permit more users.
+/// Whether the process at the other end is one of this user or of root. This is checked in addition to the mode of the
+/// file, which may permit more users.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)

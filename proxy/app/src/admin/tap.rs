@@ -22,7 +22,7 @@ use crate::state::State;
 
 /// The header that names the user.
 const USER_HEADER: &str = "leno-tap-by";
-/// Longest name of a tap and of a user.
+/// The longest name of a tap or of a user.
 const MAX_NAME: usize = 64;
 /// How often to check for taps that are no longer polled.
 const CLOSE_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
         if let Err(error) = state.taps.open(&wanted.id, wanted.filter) {
             return respond(StatusCode::TOO_MANY_REQUESTS, TEXT, format!("{error}\n"));
         }
-        // The query is the user's input: `Debug` escapes it.
+        // The query is input from the user, which `Debug` escapes.
         tracing::warn!(by, ?caller, ?query, "a tap of live requests was opened");
         watch(state);
     }
@@ -67,7 +67,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
     respond(StatusCode::OK, JSON, page(state, requests, counted))
 }
 
-/// Rejects bodies if the administrator has not permitted them, or if the tap is not limited to single requests.
+/// Refuses to show bodies if the administrator has not permitted this, or if the tap is not limited to single requests.
 fn refuse_bodies(filter: &Filter, state: &State) -> Option<AdminResponse> {
     if !filter.with_bodies {
         return None;

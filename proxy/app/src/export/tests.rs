@@ -1,4 +1,4 @@
-//! A collector that answers as it is told, and how often a batch is sent to it.
+//! How often a batch is sent to a collector, by the answers of the collector.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -9,10 +9,10 @@ use tokio::task::LocalSet;
 
 use super::*;
 
-/// A status with details that name a time to try again (`google.rpc.Status`, in base64 as gRPC sends it).
+/// A status whose details say when to try again (`google.rpc.Status`, in base64 as gRPC sends it).
 const RETRY_INFO: &str = "CAgaMAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIECgIIAQ";
 
-/// Answers each call with the next of these statuses, and further ones with the last.
+/// A collector that answers each call with the next of these statuses, and further calls with the last.
 #[derive(Clone, Debug)]
 struct Collector {
     statuses: &'static [&'static str],
@@ -53,7 +53,7 @@ impl MeshPort for Collector {
     fn sweep(&self) {}
 }
 
-/// How often a batch is sent to a collector with these answers, and whether it is taken.
+/// How often a batch is sent to a collector that answers like this, and whether the collector accepts it.
 async fn tries(statuses: &'static [&'static str], details: Option<&'static str>) -> (usize, bool) {
     let calls = Rc::<Cell<usize>>::default();
     let collector = Rc::new(Collector { statuses, details, calls: Rc::clone(&calls) });

@@ -11,23 +11,23 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::worker::{Command, Departure, Load};
 
-/// Longest wait for the answers of guests: the thread of one may stall.
+/// How long to wait for the answers of guests, because the thread of one may stall.
 const ANSWERS: Duration = Duration::from_secs(1);
 
-/// The guests of one membership of a workload, on whichever threads.
+/// The guests of one membership of a workload, on the threads of all its clients.
 #[derive(Debug, Default)]
 pub(crate) struct GuestBook {
     book: Mutex<Book>,
-    /// How many threads had no place for one.
+    /// How many threads had no place for a guest.
     refused: AtomicU64,
-    /// How the workload leaves the process, once it does.
+    /// Set when the workload leaves the process: what happens to its listeners.
     leaves: watch::Sender<Option<Departure>>,
-    /// The workload has left the process.
+    /// Whether the workload has left the process.
     ended: watch::Sender<bool>,
 }
 
-/// Ends all guests when this is dropped, at the end of the membership. The thread of the workload may stall then, so
-/// that it could not end them.
+/// Ends all guests when this is dropped, at the end of the membership. The workload's own thread might stall at that
+/// moment and not end them.
 #[derive(Debug)]
 pub(crate) struct EndOfGuests(pub(crate) Arc<GuestBook>);
 
@@ -48,13 +48,13 @@ struct Book {
 #[derive(Debug)]
 struct Entry {
     commands: mpsc::Sender<Command>,
-    /// Its counts when it answered last.
+    /// The guest's counts in its latest answer.
     counted: Snapshot,
 }
 
 impl GuestBook {
     fn lock(&self) -> MutexGuard<'_, Book> {
-        // Nothing panics while it is locked.
+        // No code panics while this is locked.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,7 +88,7 @@ impl GuestBook {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets all guests drain, and those that start later.
+    /// Makes all guests drain, and also those that start later.
     pub(crate) fn leave(&self, departure: Departure) {
         self.leaves.send_replace(Some(departure));
     }
@@ -110,7 +110,7 @@ impl GuestBook {
     ) -> Vec<(u64, Option<T>)> {
         let ask = |(number, entry): (&u64, &Entry)| {
             let (answer, answered) = oneshot::channel();
-            // If its queue is full, its thread stalls, and it does not answer.
+            // If the queue is full, the guest's thread stalls and does not answer.
             let _stalls = entry.commands.try_send(command(answer));
             (*number, answered)
         };

@@ -1,23 +1,25 @@
-//! How much memory this process may use, by its cgroups and the machine.
+//! How much memory this process may use, according to its cgroups and the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use leno_transport::budget::MIN_BUDGET;
 
-/// Buffers may take this share (a half) of the cgroup's limit. The rest is for code, TLS sessions, discovery, and the
-/// kernel's socket buffers, which count towards the limit, too.
+/// The limit of the cgroup is divided by this (a half) to get the memory for buffers. The rest is for code, TLS
+/// sessions, discovery, and the kernel's socket buffers, which count towards the limit, too.
 const SHARE_OF_LIMIT: u64 = 2;
-/// The share (an eighth) of the machine's memory if no cgroup sets a limit, because other programs need memory, too.
+/// If no cgroup sets a limit, the machine's memory is divided by this (an eighth), because other programs need memory,
+/// too.
 const SHARE_OF_MACHINE: u64 = 8;
 /// The largest default: 1 GiB, which is enough for 16,000 bulk streams with clients that do not read.
 const MAX_DEFAULT: u64 = 1 << 30;
-/// In cgroup version 1 no limit is the largest number of pages. Values above this count as no limit.
+/// In cgroup version 1, the largest number of pages means that there is no limit. All values above this are treated in
+/// the same way.
 const NO_LIMIT: u64 = 1 << 60;
-/// How many levels of cgroups are searched upwards. No container runtime creates deeper trees.
+/// How many levels of cgroups are examined upwards. No container runtime creates deeper trees.
 const MAX_DEPTH: usize = 32;
 
-/// Parses a size: bytes, or a number with `Ki`, `Mi` or `Gi`.
+/// Parses a size, which is a number of bytes, or a number with `Ki`, `Mi` or `Gi`.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => text.split_at(at),
@@ -38,7 +40,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The budget of buffers if none is configured.
+/// The memory budget of buffers if none is configured.
 pub(crate) fn default_budget() -> usize {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let limit = limit(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"), read_number);
@@ -68,7 +70,7 @@ fn limit(cgroups: &str, mounts: &str, read: impl Fn(&Path) -> Option<u64>) -> Op
         }
         let file = if version2 { "memory.max" } else { "memory.limit_in_bytes" };
         let Some((root, at)) = mount(mounts, version2) else { continue };
-        // In a container the mount shows the container's own cgroup as its root.
+        // In a container, the root of the mount is the container's own cgroup.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let own = at.join(below);
         let tree = own.ancestors().take_while(|folder| folder.starts_with(&at)).take(MAX_DEPTH);

@@ -14,26 +14,26 @@ use tokio::task::spawn_local;
 
 use super::{CONNECTION_BYTES, Departure, Planes};
 
-/// The counters of outbound connections that were delayed, and that were reset, because of earlier ones.
+/// The counters of outbound connections that were delayed, and that were reset, because there were too many before
+/// them.
 const OUTBOUND_PACED: (Counter, Counter) = (Counter::OutboundSlowed, Counter::OutboundRate);
 const INBOUND_PACED: (Counter, Counter) = (Counter::InboundSlowed, Counter::InboundRate);
 
 /// The client of an accepted connection, and the local address.
 type Accepted = (SocketAddr, SocketAddr);
 
-/// An admitted connection of the workload. It is boxed, so that the task that serves it needs no space for this as
-/// well.
+/// An admitted connection of the workload. It is boxed, so that the task that serves it does not reserve space for it.
 pub(super) struct Arrived {
     planes: Rc<Planes>,
     stream: TcpStream,
-    /// The local address at which it was accepted.
+    /// The local address on which it was accepted.
     listener: SocketAddr,
     turn: Duration,
-    /// The connection counts as open until this is dropped.
+    /// Makes the connection count as open until this is dropped.
     open: (Charge, Admitted),
 }
 
-/// Waits for the turn of a connection. A function of its own, because few connections wait, and so their tasks need no
+/// Waits for the turn of a connection. A function of its own, so that only the tasks of connections that do wait have
 /// space for the timer.
 async fn wait(turn: Duration) {
     if !turn.is_zero() {
@@ -65,15 +65,15 @@ impl Planes {
             match departure {
                 Some(Departure::Last) => listener.close(serve).await,
                 Some(Departure::PassedOn) => listener.pass_on(planes.workers, serve).await,
-                // A listener that lives on elsewhere must not refuse clients.
+                // Other processes use this listener, so it must not refuse clients.
                 Some(Departure::Replaced | Departure::Succeeded) | None => {}
             }
         });
         self.accepting.borrow_mut().push(task);
     }
 
-    /// Serves clients of the services whose waypoint this proxy is. The listener stays open to the end, because
-    /// connections that were accepted before a drain need it until they end.
+    /// Serves clients of the services whose waypoint this proxy is. The listener stays open until the worker ends,
+    /// because connections that were accepted before a drain need it.
     pub(super) fn serve_services(self: &Rc<Self>, passage: Rc<Passage>, listener: Listener) {
         self.inbound.serve_services(Rc::clone(&passage));
         let planes = Rc::clone(self);
@@ -90,7 +90,7 @@ impl Planes {
         });
     }
 
-    /// Serves a connection from the inbound side, which has admitted its client.
+    /// Serves a connection from the inbound side, which has already admitted its client.
     fn serve_passage(self: &Rc<Self>, mut stream: TcpStream, to: Option<SocketAddr>) {
         let Some(to) = to else {
             tracing::debug!(
@@ -117,14 +117,14 @@ impl Planes {
         None
     }
 
-    /// Whether a connection passes, waits or is refused, because of the connections before it.
+    /// Whether a connection is served at once, must wait or is refused, by the rate of earlier connections.
     fn arrival(&self, arrive: impl FnOnce(&mut (Pace, Paces), Instant) -> Arrival) -> Arrival {
         let Some(paces) = &self.paces else { return Arrival::Passes };
         arrive(&mut paces.borrow_mut(), Instant::now())
     }
 
-    /// How long the connection must wait, which is counted. If too many wait already, it is reset, and the result is
-    /// `None`.
+    /// How long the connection must wait; the wait is counted. If too many connections wait already, the connection is
+    /// reset, and the result is `None`.
     fn turn(
         &self,
         stream: &mut TcpStream,
@@ -158,7 +158,7 @@ impl Planes {
         let (planes, open) = (Rc::clone(self), (charge, admitted));
         let arrived = Arrived { planes, stream, listener, turn, open };
         self.serving.run(Box::new(arrived), async |arrived: Box<Arrived>| {
-            // The box is freed here, and not at the end of the connection.
+            // The box is freed here, and not only at the end of the connection.
             let Arrived { planes, stream, listener, turn, open: _open } =
                 *std::convert::identity(arrived);
             wait(turn).await;
@@ -166,7 +166,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload: on the thread of its client, if that is another workload of this process.
+    /// Serves a connection to the workload. If its client is another workload of this process, it is served on the
+    /// client's thread.
     pub(super) fn serve_inbound(
         self: &Rc<Self>,
         mut stream: TcpStream,
@@ -186,8 +187,8 @@ impl Planes {
         });
     }
 
-    /// Serves a connection to the workload on this thread. Until its client is known, the task may be ended in favour
-    /// of another connection.
+    /// Serves a connection to the workload on this thread. Until the client is known, the task may be ended to make
+    /// room for another connection.
     pub(crate) fn serve_here(
         self: &Rc<Self>,
         mut stream: TcpStream,

@@ -1,4 +1,4 @@
-//! The algorithms. Each chooses among the nearest endpoints for which `may` holds.
+//! The algorithms. Each of them chooses among the nearest endpoints, and only those for which `may` returns true.
 #![expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -14,17 +14,17 @@ use crate::hash::mix;
 use crate::settings::Algorithm;
 use crate::slot::{FULL_SHARE, Slot};
 
-/// Random draws before all endpoints are examined: enough while most endpoints may be chosen, and
-/// cheaper than examining all.
+/// How many random draws are made before all endpoints are examined. While most endpoints may be chosen, these draws
+/// are enough, and cheaper than examining all endpoints.
 const DRAWS: usize = 8;
 
-/// Hashes tried for a request whose endpoint may not be chosen, before a random choice. Each
-/// further hash spreads the requests of an unavailable endpoint over all others, and always sends
-/// the same request to the same endpoint.
+/// How many hashes are tried for a request whose endpoint may not be chosen, before a random choice. With further
+/// hashes, the requests of an unavailable endpoint are spread over all others, and the same request always goes to the
+/// same endpoint.
 const HASHES: u64 = 16;
 
 impl<T: Eq + Hash> Balancer<T> {
-    /// Chooses an endpoint for which `may` holds, the nearest first.
+    /// Chooses an endpoint for which `may` returns true, the nearest first.
     pub(super) fn choose(
         &mut self,
         now: Instant,
@@ -91,7 +91,7 @@ impl<T: Eq + Hash> Balancer<T> {
         Some(if lower { b } else { a })
     }
 
-    /// Draws an endpoint other than `a`. Returns `a` if there is none.
+    /// Draws an endpoint other than `a`. Returns `a` if there is no other.
     fn draw_other(
         &mut self,
         end: usize,
@@ -110,7 +110,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.draw(end, now, other).unwrap_or(a)
     }
 
-    /// A random endpoint among the first `end`, by weight and by the share that slow start allows.
+    /// A random endpoint among the first `end`, according to weights and to the shares of new endpoints.
     fn draw(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
         if end == 1 {
             return may(&self.slots[0]).then_some(0);
@@ -134,7 +134,7 @@ impl<T: Eq + Hash> Balancer<T> {
         !self.weighted && self.growing_until.is_none()
     }
 
-    /// True with the probability of this endpoint's share relative to the heaviest endpoint's.
+    /// Returns true with a probability that is this endpoint's share divided by the heaviest endpoint's share.
     fn accepts(&mut self, at: usize, now: Instant) -> bool {
         let slot = &self.slots[at];
         let share = slot.share(self.settings.slow_start, now);
@@ -142,8 +142,8 @@ impl<T: Eq + Hash> Balancer<T> {
         self.rng.chance(weight, self.heaviest) && self.rng.chance(share, FULL_SHARE)
     }
 
-    /// Does the same as `draw` by walking over the first `end` endpoints. It walks twice, which
-    /// avoids building a list.
+    /// Like `draw`, but visits the first `end` endpoints one after the other. It visits them twice, so that it need not
+    /// build a list.
     fn walk(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
         let slow_start = self.settings.slow_start;
         let share = |slot: &Slot<T>| {
@@ -160,8 +160,8 @@ impl<T: Eq + Hash> Balancer<T> {
         })
     }
 
-    /// The next endpoint in turn among the first `end`, each as often as its share relative to the
-    /// heaviest one's.
+    /// The next endpoint in turn among the first `end`. How often each gets a turn depends on its share, relative to
+    /// the heaviest endpoint's.
     fn next_in_turn(
         &mut self,
         end: usize,
@@ -169,8 +169,8 @@ impl<T: Eq + Hash> Balancer<T> {
         may: impl Fn(&Slot<T>) -> bool,
     ) -> Option<usize> {
         let full = u64::from(self.heaviest) * u64::from(FULL_SHARE);
-        // Within two rounds the heaviest endpoint gets its turn. If it may not be chosen and the
-        // other weights are far below, a random draw decides.
+        // Within two rounds the heaviest endpoint gets its turn. If the heaviest may not be chosen and the other
+        // weights are far smaller, a random draw decides.
         for _ in 0..2 * end {
             let at = self.cursor % end;
             self.cursor = at + 1;

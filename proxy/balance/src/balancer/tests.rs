@@ -1,4 +1,4 @@
-//! Properties of the balancer's choices.
+//! Tests properties of the balancer's choices.
 
 mod ejection;
 mod shares;
@@ -101,7 +101,7 @@ fn a_dead_endpoint_is_tried_last_and_rarely() {
         }
         now += Duration::from_millis(1);
     }
-    // Waits of 0.1 + 0.2 + ... + 6.4 s, then one attempt every ten seconds.
+    // The waits are 0.1 + 0.2 + ... + 6.4 s, and then there is one attempt every ten seconds.
     assert!((8..=13).contains(&failures), "{failures}");
 }
 

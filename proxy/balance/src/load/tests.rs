@@ -1,4 +1,4 @@
-//! Estimates and ejections of one endpoint.
+//! Tests the estimates and the ejections of one endpoint.
 
 use super::*;
 

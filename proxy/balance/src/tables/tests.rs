@@ -1,4 +1,4 @@
-//! How even the tables are, and which requests move when an endpoint leaves.
+//! Tests how even the tables are, and which requests move to another endpoint when an endpoint leaves.
 
 use proptest::prelude::*;
 
@@ -24,8 +24,7 @@ fn without(endpoints: &[(u64, u32)], at: usize) -> Vec<(u64, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// When one of n endpoints leaves, only its own requests move: about 1/n of all, depending on
-    /// how even the ring is.
+    /// When one of n endpoints leaves, only its own requests move: about 1/n of all, depending on how even the ring is.
     #[test]
     fn a_ring_moves_only_what_the_leaving_endpoint_had(
         n in 2_u32..40, salt in any::<u64>(), leaves in any::<usize>(),
@@ -42,7 +41,7 @@ proptest! {
         prop_assert!(moved <= share * 3 / 2, "{} of {} moved, 1/n is {}", moved, REQUESTS, share);
     }
 
-    /// A Maglev table moves the leaving endpoint's requests, and few of the others.
+    /// When an endpoint leaves, its requests move in a Maglev table, and only few of the others.
     #[test]
     fn a_maglev_table_moves_little_more_than_one_share(
         n in 2_u32..40, salt in any::<u64>(), leaves in any::<usize>(),
@@ -60,7 +59,7 @@ proptest! {
         prop_assert!(others <= REQUESTS as usize / 20, "{} of the others' moved", others);
     }
 
-    /// Proxies that received the endpoints in different orders agree.
+    /// Proxies that received the endpoints in different orders have the same table.
     #[test]
     fn the_order_of_the_list_does_not_matter(n in 1_u32..30, salt in any::<u64>()) {
         let endpoints = keys(n, salt);

@@ -1,4 +1,4 @@
-//! An authority that issues certificates of workloads.
+//! A certificate authority for workloads.
 
 use leno_tls::Credentials;
 use rcgen::{
@@ -7,7 +7,7 @@ use rcgen::{
 };
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
-/// A root with its key.
+/// A root certificate with its key.
 pub(super) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
@@ -23,7 +23,7 @@ impl Ca {
         Self { issuer: Issuer::new(params, key), root }
     }
 
-    /// Certificates of a workload that trusts only this authority.
+    /// The certificates of a workload that trusts only this authority.
     pub(super) fn credentials(&self, of: &str) -> Credentials {
         self.credentials_trusting(of, self)
     }

@@ -1,4 +1,4 @@
-//! Tests of the peers' certificates: who may connect, and for how long.
+//! Tests the certificates of peers: who may connect, and for how long.
 
 use std::time::SystemTime;
 
@@ -93,7 +93,7 @@ fn a_revocation_ends_the_connection_at_either_end() {
     });
 }
 
-/// The server's answer to these first bytes of a stream; `None` if it accepts them.
+/// The error code with which the server refuses these first bytes of a stream; `None` if it accepts them.
 async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let configs = configs(&pair.client.keyring);
@@ -102,7 +102,7 @@ async fn answers(pair: &Pair, said: &[u8]) -> Option<u64> {
     let connection = connecting.await.unwrap();
     let (mut sends, mut receives) = connection.open_bi().await.unwrap();
     sends.write_all(said).await.unwrap();
-    // A server that has reset its direction reads no more.
+    // A server that has reset its direction reads no more, so an error does not matter.
     let _finished = sends.finish();
     let answer = timeout(SOON, receives.read(&mut [0])).await.unwrap();
     connection.close(VarInt::from_u32(0), b"");
@@ -126,7 +126,7 @@ fn only_ports_open_a_flow() {
     });
 }
 
-/// Forwards the packets of clients, but of the answers only Retry packets, so that no handshake completes.
+/// Forwards all packets of clients, but only Retry packets of the server, so that no handshake completes.
 async fn dead_end(to: SocketAddr) -> SocketAddr {
     let (near, far) = (socket().await, UdpSocket::bind("127.0.0.8:0").await.unwrap());
     let at = near.local_addr().unwrap();

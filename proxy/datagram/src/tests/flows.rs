@@ -1,4 +1,4 @@
-//! Tests of flows: how they are opened, authorized, kept apart and ended.
+//! Tests how flows are opened, authorized, kept apart and ended.
 
 use super::*;
 
@@ -152,8 +152,8 @@ fn a_flood_takes_no_more_than_there_is_room_for_and_harms_no_other_flow() {
     });
 }
 
-/// The limits that the guide documents: at first, once the path's size is known, and for a flow whose number takes
-/// another byte.
+/// The largest datagrams that the guide documents: at first, once the path's size is known, and for a flow whose number
+/// takes one more byte.
 #[test]
 fn the_largest_datagrams_pass_in_both_directions_and_one_byte_more_is_dropped_and_counted() {
     const AT_FIRST: usize = 1161;
@@ -186,7 +186,7 @@ fn the_largest_datagrams_pass_in_both_directions_and_one_byte_more_is_dropped_an
         drops_more(&last, MOST - 1).await;
         drops_more(&others.pop().unwrap(), MOST).await;
 
-        // The server's application answers with more than that.
+        // The server's application answers with a datagram that is larger than that.
         let application = UdpSocket::bind((ip(SERVER), 0)).await.unwrap();
         pair.server.gate.application.replace(vec![application.local_addr().unwrap()]);
         let client = socket().await;

@@ -1,4 +1,4 @@
-//! Tests of the network: loss, reordering, sizes, and a proxy that ends.
+//! Tests effects of the network: loss, reordering, sizes, and a proxy that ends.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ fn what_is_too_large_is_dropped_and_counted() {
     });
 }
 
-/// Forwards packets between a client and `to`, but drops every fifth, and swaps each fourth with the next one.
+/// Forwards packets between a client and `to`, but drops every fifth, and swaps every fourth with the next one.
 async fn bad_path(at: SocketAddr, to: SocketAddr) {
     let (near, far) =
         (UdpSocket::bind(at).await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
@@ -103,7 +103,7 @@ fn flows_go_on_with_the_next_proxy_of_the_server() {
         pair.reaches(&socket, b"first").await;
         let Pair { ca, client, server, application } = pair;
         server.datagrams.close();
-        // Waits until the close has been sent.
+        // Wait until the close has been sent.
         client.counted(Count::OutboundOpened, 1).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(server);
@@ -147,7 +147,8 @@ fn packets_that_are_no_quic_change_nothing() {
 #[test]
 fn a_flow_goes_on_while_the_next_process_has_the_port_and_begins_again_there() {
     run(async {
-        // By chance the kernel's hash of the addresses would be right for half of them.
+        // Without steering, the kernel's hash of the addresses would choose the right process for half of them by
+        // chance.
         for _ in 0..8 {
             let pair = Pair::start().await;
             let socket = socket().await;

@@ -13,7 +13,7 @@ use super::*;
 use crate::settings::{CertificateSource, Settings};
 
 const DAY: Duration = Duration::from_hours(24);
-/// Of the clock of the test, which does not wait.
+/// Longer than every wait of the code under test. The clock is paused, so this takes no time.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn identity(account: &str) -> Identity {
@@ -25,7 +25,7 @@ fn pem(label: &str, der: &[u8]) -> String {
     format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }
 
-/// What the control plane sends: these roots, and whose key signs.
+/// A bundle with these roots and with the signing key, as the control plane sends it.
 fn bundle(roots_der: Vec<Vec<u8>>, issuer: &Authority) -> Arc<TrustBundle> {
     Arc::new(TrustBundle {
         roots: roots_der.into_iter().map(Bytes::from).collect(),
@@ -35,13 +35,13 @@ fn bundle(roots_der: Vec<Vec<u8>>, issuer: &Authority) -> Arc<TrustBundle> {
     })
 }
 
-/// What a kubelet writes.
+/// The content of the certificate file, as a kubelet writes it.
 fn credentials(one: &CertificateWithKey) -> String {
     let chain = one.issued.chain_der.iter().map(|der| pem("CERTIFICATE", der));
     pem("PRIVATE KEY", one.key.secret_pkcs8_der()) + &chain.collect::<String>()
 }
 
-/// The volume of a pod of service account `web`.
+/// The volume in which a kubelet writes certificates for a pod of the service account `web`.
 struct Volume {
     folder: TempDir,
     authority: Authority,
@@ -65,21 +65,21 @@ impl Volume {
         self.authority.workload_certificate(&identity(account), DAY).unwrap()
     }
 
-    /// Replaces the file as a kubelet does, in one step; the certificate in it.
+    /// Replaces the file atomically, as a kubelet does.
     fn put(&self, text: &str) {
         let next = self.folder.path().join("next");
         fs::write(&next, text).unwrap();
         fs::rename(next, self.files().credentials).unwrap();
     }
 
-    /// The same with a new certificate, which is returned.
+    /// Replaces the file with a new certificate, which is returned.
     fn renew(&self) -> Vec<u8> {
         let one = self.issue("web");
         self.put(&credentials(&one));
         one.issued.chain_der[0].clone()
     }
 
-    /// A client that follows the files. Neither its token nor its control plane exists.
+    /// A client that follows the files. It has neither a token nor a control plane.
     fn client(&self) -> IdentityClient {
         let token = self.folder.path().join("token");
         let settings = Settings {
@@ -134,14 +134,14 @@ fn the_certificate_of_the_files_is_the_workloads_own_or_none() {
         assert!(error.contains(part), "{part}: {error}");
     }
 
-    // One that its kubelet has not renewed in time is left before it ends.
+    // A certificate that the kubelet has not renewed in time is no longer used, even before it ends.
     volume.put(&credentials(&one));
     let late = one.issued.not_after - DAY / 10;
     let error = super::read(&volume.files(), late, false).unwrap_err().to_string();
     assert!(error.contains("has not renewed it"), "{error}");
     fs::write(volume.files().roots, "").unwrap();
     assert!(volume.read().unwrap_err().contains("roots.pem has no certificates"));
-    // The control plane has sent its own.
+    // The control plane has sent its own roots, so the file of roots is not needed.
     super::read(&volume.files(), SystemTime::now(), true).unwrap();
     volume.put(&"x".repeat(300 * 1024));
     assert!(volume.read().unwrap_err().contains("cannot read"));
@@ -153,14 +153,14 @@ async fn files_are_used_without_a_control_plane_and_again_when_they_change() {
     let client = volume.client();
     let mut certificates = client.certificates();
     let running = tokio::spawn(client.run());
-    // There is none yet, and no token either.
+    // There are neither files nor a token yet.
     tokio::time::sleep(LIMIT).await;
     assert!(certificates.borrow().is_none());
     let first = volume.renew();
     uses(&mut certificates, &first).await;
     let second = volume.renew();
     uses(&mut certificates, &second).await;
-    // A file that is broken changes nothing.
+    // A broken file changes nothing.
     volume.put("");
     tokio::time::sleep(LIMIT).await;
     uses(&mut certificates, &second).await;
@@ -181,7 +181,8 @@ async fn files_of_a_key_that_signs_no_more_wait_for_their_renewal() {
     let next = Authority::ephemeral(&TrustDomain::default()).unwrap();
     let roots = [&volume.authority, &next].map(|one| one.trust().bundle_der()).concat();
     client.trust(&bundle(roots, &next));
-    // The certificate stays in use, and the token is tried; another one of the same key changes nothing.
+    // The certificate stays in use while one is requested with the token. A renewal by the same outdated key is not
+    // used.
     let same_key = volume.renew();
     tokio::time::sleep(LIMIT).await;
     uses(&mut certificates, &first).await;
@@ -194,7 +195,8 @@ async fn files_of_a_key_that_signs_no_more_wait_for_their_renewal() {
     running.abort();
 }
 
-/// A renewed certificate was ignored while the roots beside it were missing, and the one in use ran out.
+/// Regression: a renewed certificate was ignored while the file of roots beside it was missing, and the one in use
+/// expired.
 #[tokio::test(start_paused = true)]
 async fn a_renewed_certificate_needs_no_roots_once_the_control_plane_has_sent_some() {
     let volume = Volume::new();
@@ -212,7 +214,8 @@ async fn a_renewed_certificate_needs_no_roots_once_the_control_plane_has_sent_so
     running.abort();
 }
 
-/// One connection that a control plane broke off as it ended cost the certificate until the kubelet renewed it.
+/// Regression: when a control plane ended and one connection broke, the proxy did not use the certificate until the
+/// kubelet renewed it.
 #[tokio::test(start_paused = true)]
 async fn a_certificate_is_refused_after_two_refusals_and_for_a_while() {
     let volume = Volume::new();
@@ -220,7 +223,7 @@ async fn a_certificate_is_refused_after_two_refusals_and_for_a_while() {
     let mut refusals = Refusals::default();
     volume.renew();
     let certificate = volume.read().unwrap();
-    // Of a certificate before this one.
+    // A refusal of an earlier certificate.
     client.renew();
     client.forget_refusal().await;
     client.forget_refusal().await;

@@ -1,4 +1,4 @@
-//! The directory without a connection: what is applied to it reaches the receivers.
+//! Tests the directory without a connection: what is applied to it must reach the receivers.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -97,7 +97,7 @@ fn what_was_prefetched_is_known_at_once() {
     let (directory, live) = live();
     live.apply(vec![service("shop/db", &["10.96.0.1", "fd00::1"])], &[], &[]);
     assert_eq!(name(&directory.watch(ip("fd00::1")).borrow()), "service shop/db");
-    // IPv6 sockets report the same address like this. It shares the watch.
+    // IPv6 sockets report the same address in this form. Both forms share the watch.
     assert_eq!(name(&directory.watch(ip("::ffff:10.96.0.1")).borrow()), "service shop/db");
     assert_eq!(name(&directory.watch(ip("10.96.0.1")).borrow()), "service shop/db");
     assert_eq!(live.take_changes().0.len(), 2);
@@ -144,7 +144,7 @@ fn an_address_may_move_to_another_resource() {
     live.apply(vec![workload("shop/b-0", "10.0.0.5")], &[], &[]);
     assert_eq!(name(&watched.borrow()), "service shop/z");
     live.apply(vec![], &["service/shop/z".to_owned()], &[]);
-    // The workload has another address now, so nothing claims this one.
+    // The workload has another address now, so no resource has this address.
     live.apply(vec![workload("shop/b-0", "10.0.0.6")], &[], &[]);
     assert_eq!(name(&watched.borrow()), "unknown");
 }
@@ -178,13 +178,13 @@ async fn idle_addresses_are_dropped_and_used_ones_kept() {
     assert!(ends().is_empty());
     tokio::time::advance(IDLE - Duration::from_secs(1)).await;
     assert!(ends().is_empty());
-    // A new watch restarts the time.
+    // Another watch restarts the time.
     drop(directory.watch(ip("10.96.1.3")));
     assert!(ends().is_empty());
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(ends(), [Subject::Address(ip("10.96.1.2"))]);
     assert_eq!(name(&kept.borrow()), "service far/a");
-    // Resources without a watch are gone, except for prefetched ones.
+    // Resources that are not watched are gone, except prefetched ones.
     let status = directory.status();
     assert_eq!((status.addresses, status.resources), (3, 2));
     let (watched, versions) = live.resume();
@@ -197,7 +197,7 @@ fn scanned(number: usize) -> IpAddr {
     std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap()).into()
 }
 
-/// The maximum number of watches, all with receivers.
+/// As many watches as allowed, all with receivers.
 fn fill(directory: &Directory) -> Vec<watch::Receiver<Resolution>> {
     (0..MAX_WATCHED).map(|number| directory.watch(scanned(number))).collect()
 }
@@ -232,10 +232,10 @@ async fn at_the_bound_the_oldest_unwatched_names_make_room() {
     assert_eq!(live.take_changes().0.len(), MAX_WATCHED);
     let back = ip("192.168.0.1");
     assert_eq!(name(&directory.watch(back).borrow()), "unknown");
-    // A quarter of the addresses is dropped at a time, but none that was used recently.
+    // A quarter of the addresses is dropped at a time, and those that were used recently are kept.
     held.truncate(MAX_WATCHED / 2);
     drop(directory.watch(scanned(MAX_WATCHED / 2)));
-    // After a search that found nothing to drop, the next search must wait.
+    // After a search that found no address to drop, some time must pass before the next search.
     assert_eq!(name(&directory.watch(back).borrow()), "unknown");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(name(&directory.watch(back).borrow()), "pending");
@@ -275,7 +275,8 @@ fn clients_of_the_access_log_take_no_room_from_those_that_are_decided_about() {
         (0..MAX_LOOKED_UP).map(|number| directory.look_up_for_log(scanned(number))).collect();
     assert_eq!(directory.status().addresses, MAX_LOGGED);
     let decides = directory.look_up(scanned(MAX_LOOKED_UP));
-    // One that is in the log already is asked for once, and is no longer the log's to drop.
+    // An address that the access log already watches is not requested twice, and is then no longer dropped with those
+    // of the log.
     let both = directory.look_up(scanned(0));
     drop(logged);
     for number in 1..=MAX_LOGGED * 2 {

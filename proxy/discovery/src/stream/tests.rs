@@ -1,4 +1,4 @@
-//! Which responses are acknowledged, which are rejected, and what stays in use.
+//! Tests which responses are acknowledged, which are rejected, and which state stays in use.
 
 use leno_types::mesh::{
     Distribution, Endpoint, Resolution, ServerPolicy, Service, ServicePort, Topology,
@@ -89,7 +89,7 @@ fn a_change_is_applied_to_what_is_held_and_another_one_is_fetched_whole() {
         Resolution::Service(service) => service.ports[0].endpoints[0].addresses[0].to_string(),
         other => panic!("not a service: {other:?}"),
     };
-    // The control plane sent this before it received the unsubscription, so it is not an error.
+    // The control plane sent this response before it received the unsubscription, so it is not an error.
     assert!(take(&live, change("e1", "f.e2", (1, 2))).error_detail.is_none());
     assert!(live.resume().1.is_empty());
 
@@ -157,7 +157,7 @@ fn what_does_not_convert_is_refused_and_harms_nothing_else() {
     let error = answer.error_detail.unwrap();
     assert_eq!(error.code, INVALID_ARGUMENT);
     assert!(error.message.starts_with("service/shop/db: not a Address"), "{}", error.message);
-    // The invalid resource keeps its last good state; the valid one is applied.
+    // The invalid resource keeps its last valid state; the valid resource is applied.
     assert!(matches!(&*watched.borrow(), Resolution::Service(_)));
     assert!(live.resume().1.contains_key("service/shop/web"));
     assert_eq!(directory.status().nacks, 1);

@@ -1,4 +1,4 @@
-//! Certificates of the application, over the Workload API of its proxy.
+//! Tests certificates for the application, over the Workload API of its proxy.
 
 use std::time::{Duration, SystemTime};
 
@@ -29,7 +29,7 @@ impl Served {
         let (own, mut issued) = (application.clone(), client.certificates());
         let run = tokio::spawn(async move { match client.run().await {} });
         let serve = tokio::spawn(async move {
-            // As for an application that starts once its proxy is ready.
+            // An application usually starts once its proxy is ready.
             drop(issued.wait_for(Option::is_some).await);
             match own.serve(listener).await {}
         });
@@ -68,7 +68,7 @@ async fn an_application_has_the_identity_of_its_proxy_with_a_key_of_its_own_thro
     assert_eq!(first.id, "spiffe://cluster.local/ns/shop/sa/web");
     assert_eq!(issued(), 2, "the key is not the proxy's");
     assert_eq!(first.roots_der.len(), 1);
-    // A second process of the pod gets the same.
+    // A second process of the pod gets the same certificate.
     let same = Served::next(&mut Svids::open(&socket).await.unwrap()).await;
     assert_eq!((same.key_der, same.chain_der), (first.key_der.clone(), first.chain_der.clone()));
     assert_eq!(issued(), 2);
@@ -111,18 +111,18 @@ async fn connections_of_the_workload_api_have_a_bound() {
     let refused = Svids::open(&served.socket()).await;
     assert!(refused.is_err(), "{refused:?}");
     assert!(served.application.counts().refused >= 1);
-    // They stay open, and say nothing.
+    // The connections stay open and send nothing.
     eventually("the places are free", || served.application.counts().connections == 0).await;
     assert_eq!(served.application.counts().silent, 16);
     let mut svids = Svids::open(&served.socket()).await.unwrap();
     Served::next(&mut svids).await;
-    // One that has called waits for what is next as long as it likes.
+    // A client that has made a call may wait for the next certificate as long as it likes.
     tokio::time::sleep(Duration::from_secs(11)).await;
     let counts = served.application.counts();
     assert_eq!((counts.connections, counts.silent, counts.svids), (1, 16, 1));
 }
 
-/// What a new caller is answered, after the wait for a certificate.
+/// Expects that a new caller is refused after the wait for a certificate.
 async fn refused(socket: &WorkloadApiAddress) {
     let answer = Svids::open(socket).await.unwrap().next().await;
     let Err(WorkloadApiError::Refused(_, status)) = &answer else { panic!("{answer:?}") };
@@ -139,7 +139,7 @@ async fn a_certificate_that_has_ended_is_given_to_no_new_caller() {
     plane.stop().await;
     tokio::time::sleep(MIN_LIFETIME + Duration::from_secs(1)).await;
     refused(&socket).await;
-    // Roots do not end with it.
+    // Roots remain valid after the certificate has expired.
     let of_all = Bundles::open(&socket).await.unwrap().next().await.unwrap();
     assert_eq!(of_all.values().next().unwrap().as_ref().unwrap(), &first.roots_der);
     let sent = served.application.counts().svids;
@@ -155,7 +155,7 @@ async fn a_certificate_that_was_revoked_is_given_to_no_new_caller() {
     let socket = served.socket();
     let mut svids = Svids::open(&socket).await.unwrap();
     Served::next(&mut svids).await;
-    // Without its token it gets no other one.
+    // Without its token the proxy gets no other certificate.
     plane.revoke("shop/web-0");
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let identity = Identity::new(TrustDomain::default(), "shop", "web").unwrap();
@@ -188,7 +188,7 @@ async fn an_application_learns_that_there_is_no_certificate_and_gets_one_later()
     Served::next(&mut Svids::open(&served.socket()).await.unwrap()).await;
 }
 
-/// A proxy whose certificates come of a Workload API has no token to request another by.
+/// A proxy with certificates of a Workload API has no token with which to request another one.
 #[tokio::test]
 async fn without_a_token_there_is_no_certificate_for_the_application() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;

@@ -1,4 +1,4 @@
-//! Tokens of shared rate limits: which proxies get leases, and how many tokens in all.
+//! Tests the tokens of shared rate limits: which proxies get leases, and how many tokens there are in all.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use leno_discovery::{Asker, Lease};
 
 use crate::plane::{Plane, eventually, mesh};
 
-/// The name of the limit below, in the form that proxies and the control plane use.
+/// The name of the limit below, which proxies and the control plane use.
 const LIMIT: &str = "data/db/100/1000/20";
 
 fn documents(spec: &str) -> String {
@@ -21,7 +21,7 @@ fn documents(spec: &str) -> String {
 
 const SHARED: &str = "requests: 100, burst: 20, scope: Global";
 
-/// Asks until a lease arrives for which `fits` holds.
+/// Requests tokens until a lease arrives for which `fits` holds.
 async fn asked(asker: &mut Asker, wanted: u32, fits: impl Fn(&Lease) -> bool) -> Lease {
     let limit: Arc<str> = LIMIT.into();
     let waited = tokio::time::timeout(Duration::from_secs(30), async {
@@ -56,7 +56,7 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
             most_holders = most_holders.max(lease.holders);
         }
     }
-    // What was asked for again, because an answer took its time, is leased as well.
+    // A request that was repeated because its response was late is answered twice, and its lease counts as well.
     let leased = || plane.metric("leno_control_leased_tokens_total");
     let late = async {
         while leased() != u64::from(sum) {
@@ -66,7 +66,7 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), late).await.expect("every lease arrives");
-    // The bucket begins empty, so there is no burst on top: the tokens accrue over time only.
+    // The bucket begins empty, so there is no additional burst: tokens only come with time.
     let most = began.elapsed().as_secs_f64() * 100.0;
     assert!(f64::from(sum) <= most + 1.0, "{sum} of {most}");
     assert!(sum > 100, "{sum} in two seconds");
@@ -99,7 +99,7 @@ async fn leases_come_back_with_the_control_plane() {
     plane.stop().await;
     plane.restart().await;
     asked(&mut asker, 1, |lease| lease.tokens > 0).await;
-    // The limit is no longer shared, so the control plane has none of that name.
+    // The limit is no longer shared, so the control plane has no limit with that name.
     plane.edit(&documents("requests: 100, burst: 20"));
     asked(&mut asker, 1, |lease| lease.holders == 0).await;
     proxy.abort();

@@ -1,4 +1,4 @@
-//! A service account with the same name as the control plane's own, used for impersonation.
+//! Tests a service account with the same name as the control plane's own, which an attacker uses to impersonate it.
 
 use std::sync::Arc;
 
@@ -24,9 +24,8 @@ fn server(certificate: &Certificate) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-/// The mesh's control plane runs in another namespace. A user may create pods in a namespace called
-/// `leno-system` and so gets a certificate of this service account. With it the user must not
-/// receive the tokens of proxies.
+/// The mesh's control plane runs in another namespace. A user who may create pods in a namespace called `leno-system`
+/// gets a certificate for this service account. With this certificate the user must not receive the tokens of proxies.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leno_system_look_alike_is_not_taken_for_the_control_plane() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;

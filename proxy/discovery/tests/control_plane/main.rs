@@ -1,4 +1,4 @@
-//! The client against the real control plane over loopback: files, index, discovery, identity.
+//! Tests the client with the real control plane over loopback: files, index, discovery, identity.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod application;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use plane::{Plane, eventually, mesh};
 
-/// Waits until the resolution fits.
+/// Waits until `fits` returns true for the resolution.
 async fn until(
     watched: &mut watch::Receiver<Resolution>,
     fits: impl Fn(&Resolution) -> bool,
@@ -51,7 +51,7 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
     let mut plane = Plane::start(&mesh(&["10.89.0.7"])).await;
     let (proxy, directory) = plane.proxy("shop/web-0");
 
-    // It is in another namespace, so the proxy queries it when it is first watched.
+    // The service is in another namespace, so the proxy only queries it when it is first watched.
     let mut db = directory.watch("10.96.0.5".parse().unwrap());
     let first = until(&mut db, |now| !matches!(now, Resolution::Pending)).await;
     assert_eq!(endpoints(&first), (vec!["10.89.0.7".parse().unwrap()], true));
@@ -78,7 +78,7 @@ async fn addresses_resolve_on_demand_and_follow_edits() {
     assert!(text.contains("spec.replicas") && text.contains("mesh.yaml:"), "{text}");
     assert_eq!(*db.borrow(), second);
 
-    // An address without a workload gets one, and loses it again.
+    // An address at which there was no workload gets one, and loses it again.
     let mut late = directory.watch("10.89.0.9".parse().unwrap());
     plane.edit(&mesh(&["10.89.0.9"]));
     until(&mut late, |now| matches!(now, Resolution::Workload(_))).await;
@@ -97,7 +97,7 @@ async fn what_workloads_of_the_same_identity_use_is_there_without_asking() {
     let (second, directory) = plane.proxy("shop/web-0");
     let prefetched = tokio::time::timeout(Duration::from_secs(20), directory.prefetched());
     prefetched.await.expect("it comes in time");
-    // There is no pending state: the prefetched service is resolved at once.
+    // The resolution is never pending: the prefetched service is resolved at once.
     let vip = directory.watch("10.96.0.5".parse().unwrap());
     assert!(matches!(&*vip.borrow(), Resolution::Service(_)));
     assert_eq!(directory.status().resources, 1, "another service of the namespace is not used");
@@ -116,7 +116,7 @@ async fn the_last_good_state_outlives_the_control_plane() {
     plane.stop().await;
     eventually("the loss is noticed", || !directory.status().connected).await;
     assert_eq!(*db.borrow(), before);
-    // Watched while no control plane answers.
+    // These are watched while no control plane answers.
     let mut web = directory.watch("10.96.0.6".parse().unwrap());
     let mut nothing = directory.watch("192.0.2.1".parse().unwrap());
     assert!(matches!(&*nothing.borrow(), Resolution::Pending));

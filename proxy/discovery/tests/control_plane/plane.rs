@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Problems that a test may leave unread.
+/// How many problems a test may leave unread.
 const REFUSALS: usize = 16;
 
 pub(crate) struct Plane {
@@ -109,7 +109,7 @@ impl Plane {
         running.server.await.unwrap();
     }
 
-    /// Replaces the documents atomically, as an editor does.
+    /// Replaces the documents in one step, as an editor does.
     pub(crate) fn edit(&self, documents: &str) {
         let next = self.directory.path().join("mesh.yaml.next");
         std::fs::write(&next, documents).unwrap();
@@ -121,7 +121,7 @@ impl Plane {
         self.refusals.recv().await.unwrap()
     }
 
-    /// Issues a token for an instance. Returns the file that holds it.
+    /// Issues a token for an instance. Returns the file with the token.
     pub(crate) fn grant(&self, instance: &str) -> PathBuf {
         let name: InstanceName = instance.parse().unwrap();
         let account = name.name.trim_end_matches("-0");
@@ -133,17 +133,17 @@ impl Plane {
         path
     }
 
-    /// Revokes the token of an instance.
+    /// Makes the token of an instance invalid.
     pub(crate) fn revoke(&self, instance: &str) {
         self.tokens.revoke(&instance.parse().unwrap()).unwrap();
     }
 
-    /// Removes the authority's key: the next start makes another one.
+    /// Removes the authority's key, so that the next start makes another one.
     pub(crate) fn lose_authority(&self) {
         std::fs::remove_dir_all(self.directory.path().join("ca")).unwrap();
     }
 
-    /// The settings of a proxy for that instance.
+    /// The settings of a proxy for this instance.
     pub(crate) fn settings(&self, instance: &str) -> Settings {
         Settings {
             control: format!("https://{}", self.address),
@@ -159,7 +159,7 @@ impl Plane {
         Client::new(self.settings(instance))
     }
 
-    /// A running proxy; abort it at the end.
+    /// A running proxy, which the test must abort at its end.
     pub(crate) fn proxy(&self, instance: &str) -> (JoinHandle<Infallible>, Directory) {
         let (client, directory) = self.client(instance);
         (tokio::spawn(client.run()), directory)
@@ -173,7 +173,7 @@ impl Plane {
         &self.running.as_ref().unwrap().authority
     }
 
-    /// Stores a state of the authority and puts it into use.
+    /// Stores a state of the authority, which the control plane then uses.
     pub(crate) fn apply(&self, state: &AuthorityState) {
         let ca = self.directory.path().join("ca");
         AuthorityDirectory::new(&ca).save(state).unwrap();
@@ -191,7 +191,7 @@ impl Plane {
     }
 }
 
-/// Polls until `holds`. Fails the test after 30 s.
+/// Polls until `holds` returns true. Fails the test after 30 s.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     let poll = async {
         while !holds() {
@@ -202,7 +202,8 @@ pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     assert!(waited.is_ok(), "{what}");
 }
 
-/// `shop/web`, strict, and `data/db` with one endpoint for each address.
+/// Documents of a mesh with the strict service `shop/web`, and with `data/db`, which has one endpoint for each of these
+/// addresses.
 pub(crate) fn mesh(databases: &[&str]) -> String {
     let instance = |(number, address): (usize, &&str)| {
         format!("  - {{name: db-{number}, addresses: [{address}], meshed: true, ready: true}}\n")

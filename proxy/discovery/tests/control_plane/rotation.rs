@@ -1,4 +1,4 @@
-//! A rotation of the root, as a proxy and the control plane see it.
+//! Tests a rotation of the root with a proxy and the control plane.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::plane::{Plane, eventually, mesh};
 
-/// A proxy that puts each certificate into use and acknowledges it, as `leno-proxy` does.
+/// A proxy that uses and acknowledges each certificate, as `leno-proxy` does.
 struct Proxy {
     tasks: [JoinHandle<()>; 2],
     directory: Directory,
@@ -43,7 +43,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Whether the only proxy uses what the control plane has published.
+/// Whether the only proxy uses the roots that the control plane has published.
 fn is_current(plane: &Plane) -> bool {
     let proxies = plane.state().proxies();
     proxies.len() == 1 && proxies[0].connected && proxies[0].in_use == plane.state().wanted_trust()
@@ -77,7 +77,7 @@ async fn each_phase_is_acknowledged_by_hash_and_no_stream_is_cut() {
     assert_ne!(switched.issuer, first.issuer);
     assert_eq!(switched.roots_der().len(), 2);
 
-    // The next control plane goes on from what is stored, and is verified by the new root.
+    // The next control plane continues from the stored state, and proxies verify it with the new root.
     plane.stop().await;
     plane.restart().await;
     assert_eq!(plane.authority().trust().state().phase, RotationPhase::Switch);

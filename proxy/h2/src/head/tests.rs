@@ -6,7 +6,7 @@ const GET: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
 fn raw(fields: &[(&str, &str)]) -> Block {
-    // Through the decoder, which keeps the fields in the order of the wire.
+    // The fields pass through the decoder, which keeps them in the order in which they were sent.
     let mut section = vec![];
     for (name, value) in fields {
         section.push(0);

@@ -237,8 +237,7 @@ impl Inner {
         self.empty_frame(Abuse::EmptyFrames)
     }
 
-    /// Whether a HEADERS frame opens this stream. `false`: ignore it. The error ends the
-    /// connection.
+    /// Whether a HEADERS frame opens this stream; otherwise the frame must be ignored. An error ends the connection.
     pub(super) fn may_open(&mut self, id: u32) -> Result<bool, ConnError> {
         match self.absent(id) {
             Absent::Idle if self.client || id.is_multiple_of(2) => {
@@ -255,9 +254,8 @@ impl Inner {
         }
     }
 
-    /// Handles HEADERS or DATA for a stream that was reset. After our own reset such frames may
-    /// still be on their way. But a peer that has reset a stream must not send more on it (RFC 9113
-    /// section 5.1, closed).
+    /// Handles HEADERS or DATA for a stream that was reset. If we have reset it, such frames may still be on their way.
+    /// But a peer that has reset a stream must not send more on it (RFC 9113 section 5.1, closed).
     pub(super) fn after_reset(&mut self, id: u32, reset: Reset) -> Result<(), ConnError> {
         match reset.by {
             ResetBy::Peer => self.stream_error(id, Code::STREAM_CLOSED, None),

@@ -18,14 +18,14 @@ use crate::slot::{Key, Progress, queue_part};
 /// The rest of a DATA frame that was received in part.
 #[derive(Debug)]
 pub(super) struct DataRest {
-    /// `None`: the bytes are discarded.
+    /// The stream; `None` if the bytes are discarded.
     key: Option<Key>,
     left: usize,
     end: bool,
 }
 
 impl Inner {
-    /// Starts a DATA frame of which `bytes` are body. The rest of its length is padding.
+    /// Starts a DATA frame of which `bytes` belong to the body. The rest of its length is padding.
     pub(super) fn begin_data(&mut self, head: FrameHead, bytes: usize) -> Result<(), ConnError> {
         if head.id == 0 {
             return Err(ConnError::broke(Code::PROTOCOL_ERROR, "DATA without a stream"));

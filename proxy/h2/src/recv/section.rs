@@ -19,9 +19,9 @@ use crate::reserved::{is_mesh_field, is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 use crate::trailers::may_be_trailer;
 
-/// Bytes of the priority fields of HEADERS. They are ignored.
+/// The number of bytes of the priority fields in a HEADERS frame. These fields are ignored.
 const PRIORITY_BYTES: usize = 5;
-/// Streams that are over but still have a handle, beyond those that may be open.
+/// How many streams may be over and still have a handle, in addition to the streams that may be open.
 const LINGERING: usize = 256;
 
 /// A field section whose frames have not all arrived.
@@ -38,7 +38,7 @@ pub(super) struct Section {
 struct Decoded {
     fields: Head,
     outcome: Outcome,
-    /// The facts in the section, or the rule of RFC 9113 section 8 that it breaks.
+    /// Facts about the section, or the rule of RFC 9113 section 8 that it breaks.
     checked: Result<Facts, &'static str>,
 }
 
@@ -150,7 +150,8 @@ impl Inner {
         })?;
         let decoded = fields.len();
         if kind == Kind::Trailers {
-            // The mesh sends no trailers of its own, so these come from an application.
+            // Proxies of the mesh send no trailers of their own, so reserved fields in trailers come from an
+            // application.
             remove_reserved(&mut fields, is_reserved);
         }
         let checked = match kind {
@@ -170,7 +171,8 @@ impl Inner {
             None => (before == self.decoder.version()).then_some(Table::Version(before)),
         };
         if let (Outcome::Complete, Ok(facts), Some(table)) = (outcome, checked, table) {
-            // Where a repeated length was removed, the last field may be another one than that of the section.
+            // If a repeated `content-length` was removed, the last field of the block may not be the last field of the
+            // section.
             let is_apart = |trace: &[u8]| {
                 !facts.length_repeated
                     && self.decoder.last_field() == trace.len()
@@ -184,8 +186,8 @@ impl Inner {
         Ok(Decoded { fields, outcome, checked })
     }
 
-    /// Does with the fields of a cached section what is different each time: inserts into the decoder's table what the section inserts, and
-    /// adds the `traceparent` that stands behind it. Otherwise the section must be decoded.
+    /// Does those parts of decoding that a cached section needs each time: inserts its fields into the decoder's table,
+    /// and adds the `traceparent` that follows it. Returns false if the section must be decoded instead.
     fn complete(
         &mut self,
         fields: &mut Head,
@@ -194,7 +196,8 @@ impl Inner {
     ) -> bool {
         match trace {
             None => self.decoder.insert_again(fields, inserts),
-            // It would refer to a table that has the inserts already.
+            // If `append` failed after the insertions, the section would be decoded with a table that already contains
+            // them.
             Some(_) if !inserts.is_empty() => false,
             Some(trace) => {
                 self.decoder.insert_again(fields, inserts)
@@ -217,7 +220,7 @@ impl Inner {
         };
         self.last_peer_id = id;
         if self.phase >= Phase::Draining {
-            // Our last GOAWAY excluded it, or the client has sent GOAWAY itself.
+            // Our last GOAWAY excluded the stream, or the client itself has sent GOAWAY.
             return self.stream_error(id, Code::REFUSED_STREAM, None);
         }
         let most = self.limits.concurrent_streams;
@@ -264,7 +267,7 @@ impl Inner {
         key
     }
 
-    /// Answers 431 (RFC 6585 section 5), so that the client learns more than from a reset.
+    /// Answers with status 431 (RFC 6585 section 5), which tells the client more than a reset.
     fn refuse_large(&mut self, id: u32, end: bool) -> Result<(), ConnError> {
         count(Abuse::HeaderList);
         let key = self.add_stream(id);
@@ -273,7 +276,7 @@ impl Inner {
         }
         let answer: Head = [(":status", "431")].into_iter().collect();
         self.send_section(key, &answer, true);
-        // Resets the rest of the request.
+        // This resets the rest of the request.
         self.drop_handle(key);
         Ok(())
     }
@@ -286,16 +289,17 @@ impl Inner {
         let malformed = match checked {
             Err(_) => true,
             Ok(Facts { status: 100..200, .. }) if end => true,
-            // A server may send its interim responses in one burst with the final one, before the
-            // reader runs. They cannot be held back by a window as a body can, and only the final
-            // one must arrive, so the surplus is dropped.
+            // A server may send its interim responses in one burst with the final response, before the reader runs.
+            // Unlike a body, they cannot be held back by a window. Only the final response must arrive, so surplus
+            // interim responses are dropped.
             Ok(Facts { status: 100..200, .. }) if slot.heads.len() >= most => {
                 count(Abuse::InterimHeads);
                 return Ok(());
             }
             Ok(Facts { status: 100..200, .. }) => false,
-            // The bytes of a tunnel have no length: a client ignores one (RFC 9110 section 9.3.6). A proxy of the mesh says
-            // in a field of its own whether a response of HTTP/1 grants the tunnel, and sends no length where it does.
+            // The bytes of a tunnel have no length: a client ignores `content-length` in the response (RFC 9110 section
+            // 9.3.6). A proxy of the mesh says in a field of its own whether an HTTP/1 response grants the tunnel, and
+            // if so it sends no length.
             Ok(Facts { status: 200..300, .. }) if slot.is_connect && !of_mesh => {
                 fields.retain(|field| field.token() != Token::CONTENT_LENGTH);
                 slot.recv = if end { Progress::Ended } else { Progress::Body };

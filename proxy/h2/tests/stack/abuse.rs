@@ -108,7 +108,7 @@ fn frames_that_carry_nothing() {
 fn replies_that_are_not_read() {
     run(async {
         let (mut peer, _accept, ended) = as_client(&Limits::default(), &[]).await;
-        // The pipe holds 64 KiB, and our limit for replies is the same again.
+        // The pipe has room for 64 KiB, and our limit for replies is 64 KiB, too.
         for _ in 0..9000 {
             peer.send(PING, 0, 0, &[0; 8]).await;
         }
@@ -169,7 +169,7 @@ fn hpack_bomb_and_large_heads() {
         let answer = peer.expect(HEADERS, 1).await;
         assert_eq!(peer.fields(&answer), [(":status".into(), "431".into())]);
         assert_eq!(counted(Abuse::HeaderList), 1);
-        // The connection goes on, and its HPACK table is still in sync.
+        // The connection continues, and both ends still have the same HPACK table.
         peer.get(3).await;
         let answer = peer.expect(HEADERS, 3).await;
         assert_eq!(peer.fields(&answer), [(":status".into(), "200".into())]);
@@ -293,7 +293,7 @@ fn of_a_burst_of_interim_heads_some_are_dropped_and_the_final_one_arrives() {
         let (mut peer, client, _ended) = as_server(&Limits::default(), &[]).await;
         let mut stream = client.open(&request("GET", "/"), true).unwrap();
         peer.expect(HEADERS, 1).await;
-        // Before the reader of the stream runs: as many as it takes, and two more.
+        // All of them arrive before the reader of the stream runs: as many as can be queued, and two more.
         for _ in 0..10 {
             peer.headers(1, false, &[(":status", "103")]).await;
         }

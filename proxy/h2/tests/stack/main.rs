@@ -1,4 +1,4 @@
-//! Connections over in-memory pipes: against the `h2` crate as a real peer, and against scripts.
+//! Tests connections over in-memory pipes. The peer is the `h2` crate, or a script.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;

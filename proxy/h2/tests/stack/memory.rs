@@ -1,4 +1,4 @@
-//! What connections hold, and what happens when the worker's memory budget is used up.
+//! Tests how much memory connections hold, and what happens when the worker's memory budget is used up.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use tokio::task::{LocalSet, spawn_local, yield_now};
 use crate::script::*;
 use crate::support::{echo, limits, response, run};
 
-/// What a connection may hold for a partial frame: the smallest chunk.
+/// How many bytes a connection may hold for a partial frame: the smallest chunk.
 const FEW: usize = 4 * 1024;
 
-/// Runs on a thread of its own, since a budget belongs to its thread.
+/// Runs a test on a thread of its own, because a memory budget belongs to a thread.
 fn with_budget<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         Budget::new(MIN_BUDGET).enter();
@@ -36,7 +36,7 @@ fn new_streams_are_refused_while_memory_is_short_and_those_under_way_go_on() {
         for id in (3..23).step_by(2) {
             peer.post(id).await;
             peer.expect_reset(id, Code::REFUSED_STREAM).await;
-            // A client may send this before it sees the reset.
+            // A client may send DATA before it sees the reset.
             peer.send(DATA, END_STREAM, id, b"body").await;
         }
         assert_eq!(counted(Abuse::MemoryBudget), 10);
@@ -96,7 +96,7 @@ fn while_memory_is_short_a_frame_that_has_begun_holds_little() {
 /// How long the last bytes may take until both sides have read and written them.
 const QUIET_LIMIT: Duration = Duration::from_secs(20);
 
-/// Uses a socket, because a pipe does not report when there is nothing to read.
+/// This test uses a socket, because a pipe does not report that there is nothing to read.
 #[test]
 fn an_idle_connection_holds_no_buffer() {
     let test = || {

@@ -1,4 +1,4 @@
-//! The `h2` crate as the peer.
+//! Tests with the `h2` crate as the peer.
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
@@ -8,7 +8,7 @@ use tokio::task::spawn_local;
 
 use crate::support::{client, echo, limits, relay, request, run, server};
 
-/// Bytes without a short period, so that misplaced parts are noticed.
+/// Bytes that do not repeat after a short distance, so that misplaced parts are noticed.
 fn pattern(len: usize) -> Bytes {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect::<Vec<_>>().into()
 }
@@ -33,7 +33,7 @@ async fn read_all(stream: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(all)
 }
 
-/// A server of the `h2` crate that sends every body back, with a trailer that has its length.
+/// A server of the `h2` crate that sends every body back, with the body's length in a trailer.
 async fn their_echo(io: DuplexStream) {
     let mut connection = h2::server::handshake(io).await.unwrap();
     while let Some(Ok((request, mut respond))) = connection.accept().await {

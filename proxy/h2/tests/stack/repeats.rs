@@ -1,11 +1,11 @@
-//! Responses of a server that repeats itself and refers to nothing in its table, as nginx.
+//! Responses of a server that repeats its responses and does not refer to its table, like nginx.
 
 use leno_h2::{Code, Limits};
 
 use crate::script::*;
 use crate::support::{request, run};
 
-/// `:status: 200`; `server: x` and `a: b`, which enter the table.
+/// `:status: 200`, and the fields `server: x` and `a: b`, which enter the table.
 const SECTION: &[u8] = b"\x88\x76\x01x\x40\x01a\x01b";
 
 #[test]
@@ -13,7 +13,7 @@ fn a_response_that_is_repeated_enters_the_table_each_time() {
     run(async {
         let (mut peer, client, ended) = as_server(&Limits::default(), &[]).await;
         let mut id = 1;
-        // The last one has the two newest entries of the table and the oldest.
+        // The last section refers to the two newest entries of the table and to the oldest.
         let sections = [SECTION, SECTION, SECTION, SECTION, SECTION, b"\x88\xbe\xbf\xc7"];
         for section in sections {
             let mut stream = client.open(&request("GET", "/"), true).unwrap();
@@ -29,7 +29,7 @@ fn a_response_that_is_repeated_enters_the_table_each_time() {
             }
             id += 2;
         }
-        // There are ten entries.
+        // The table has ten entries.
         let _stream = client.open(&request("GET", "/"), true).unwrap();
         peer.expect(HEADERS, id).await;
         peer.send(HEADERS, END_HEADERS | END_STREAM, id, b"\x88\xc8").await;

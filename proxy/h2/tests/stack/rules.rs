@@ -1,4 +1,4 @@
-//! Transcripts of the rules of RFC 9113: states, framing, settings, flow control, endings.
+//! Tests the rules of RFC 9113 about states, framing, settings, flow control and endings, frame by frame.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::script::*;
 use crate::support::{echo, request, response, run};
 use tokio::task::spawn_local;
 
-/// Sends `bytes` first thing, and expects the connection to end with `code`.
+/// Sends `bytes` as the first bytes of a connection, and expects the connection to end with `code`.
 async fn ends_with(code: Code, bytes: &[u8]) {
     let (mut peer, accept, ended) = as_client(&Limits::default(), &[]).await;
     spawn_local(echo(accept));
@@ -134,7 +134,7 @@ fn frames_for_a_stream_that_is_half_closed_or_closed() {
         let reset = held.stream.reset_reason().unwrap();
         assert_eq!((reset.by, reset.code, reset.unprocessed), (ResetBy::Peer, Code::CANCEL, false));
         drop(held);
-        // Ignored, like every frame after our own reset.
+        // This is ignored, like every frame after our own reset.
         peer.send(DATA, 0, 3, b"x").await;
         peer.expect_alive().await;
     });
@@ -174,7 +174,7 @@ fn padding_and_priority_are_taken_off() {
         assert_eq!(request.head.get(b":method"), Some(&b"POST"[..]));
         assert_eq!(*request.stream.data().await.unwrap().unwrap(), *b"body");
         assert!(request.stream.data().await.unwrap().is_none());
-        // A stream that depends on itself.
+        // The stream depends on itself.
         let payload = [&3u32.to_be_bytes()[..], &[0], &section].concat();
         peer.send(HEADERS, END_HEADERS | 0x20, 3, &payload).await;
         peer.expect_reset(3, Code::PROTOCOL_ERROR).await;
@@ -241,7 +241,7 @@ fn malformed_messages_reset_their_stream_alone() {
         }
         peer.headers(id, true, &GET[1..]).await;
         peer.expect_reset(id, Code::PROTOCOL_ERROR).await;
-        // A body longer or shorter than content-length, and trailers that do not end the stream.
+        // A body that is longer or shorter than content-length, and trailers that do not end the stream.
         let post = [&[(":method", "POST")], &GET[1..], &[("content-length", "4")]].concat();
         for (kind, flags, payload) in
             [(DATA, 0, &b"12345"[..]), (DATA, END_STREAM, b"123"), (HEADERS, END_HEADERS, b"")]
@@ -292,7 +292,7 @@ fn a_length_does_not_frame_a_tunnel() {
         let head = stream.head().await.unwrap();
         assert_eq!((head.position(b"content-length"), head.position(b"x")), (None, Some(1)));
         assert_eq!(&stream.data().await.unwrap().unwrap()[..], b"more than three");
-        // One that refuses it has content as any other.
+        // A response that refuses the tunnel has content like any other.
         let mut stream = client.open(&connect, false).unwrap();
         peer.expect(HEADERS, 3).await;
         peer.headers(3, false, &[(":status", "403"), ("content-length", "3")]).await;
@@ -343,7 +343,7 @@ fn both_windows_hold_data_back() {
         // A larger initial window applies to open streams too (RFC 9113 section 6.9.2).
         peer.send(SETTINGS, 0, 0, &setting(4, 11)).await;
         assert_eq!(peer.expect(DATA, 1).await.payload, b"e");
-        // A smaller one may make their windows negative.
+        // A smaller initial window may make the windows of open streams negative.
         peer.send(SETTINGS, 0, 0, &setting(4, 0)).await;
         peer.send(WINDOW_UPDATE, 0, 1, &[0, 0, 0, 11]).await;
         peer.expect_alive().await;
@@ -553,7 +553,7 @@ fn what_is_dropped_is_reset() {
         drop(request);
         peer.expect(HEADERS, 3).await;
         peer.expect_reset(3, Code::NO_ERROR).await;
-        // Everything that was queued is still sent.
+        // All queued bytes are still sent.
         peer.post(5).await;
         let mut request = accept.accept().await.unwrap();
         request.stream.send_head(&response("413"), false);

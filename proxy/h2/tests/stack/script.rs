@@ -1,4 +1,4 @@
-//! A peer that sends and expects single frames, as a test scripts it.
+//! A peer that sends and expects single frames, in the order that a test determines.
 
 use leno_h2::{Abuse, Accept, Client, Code, ConnError, Limits, abuse_counts};
 use leno_hpack::{Block, Decoder, Encoder};
@@ -66,12 +66,12 @@ impl Peer {
         self.raw(&frame(kind, flags, id, payload)).await;
     }
 
-    /// Writes bytes. Ignores a connection that is closed already.
+    /// Writes bytes. Ignores the error if the connection is already closed.
     pub(crate) async fn raw(&mut self, bytes: &[u8]) {
         drop(self.io.write_all(bytes).await);
     }
 
-    /// The next frame of any type. `None`: the connection ended.
+    /// The next frame of any type. `None` if the connection has ended.
     pub(crate) async fn any(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.io.read_exact(&mut head).await.ok()?;
@@ -115,7 +115,7 @@ impl Peer {
         assert_eq!(self.next().await, None);
     }
 
-    /// Expects the connection to answer a PING.
+    /// Sends a PING and expects that the connection answers it.
     pub(crate) async fn expect_alive(&mut self) {
         self.send(PING, 0, 0, b"is alive").await;
         let pong = self.expect(PING, 0).await;
@@ -157,7 +157,7 @@ impl Peer {
 pub(crate) const GET: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "a")];
 
-/// A scripted client of our server. It has sent its preface and these settings.
+/// A scripted client for our server. It has sent its preface and these settings.
 pub(crate) async fn as_client(limits: &Limits, settings: &[u8]) -> (Peer, Accept, Ended) {
     let (io, accept, ended) = server(&Rc::new(limits.clone()));
     let mut peer = Peer::over(io);
@@ -167,7 +167,7 @@ pub(crate) async fn as_client(limits: &Limits, settings: &[u8]) -> (Peer, Accept
     (peer, accept, ended)
 }
 
-/// A scripted server of our client. It has sent these settings.
+/// A scripted server for our client. It has sent these settings.
 pub(crate) async fn as_server(limits: &Limits, settings: &[u8]) -> (Peer, Client, Ended) {
     let (io, client, ended) = client(&Rc::new(limits.clone()));
     let mut peer = Peer::over(io);
@@ -185,7 +185,7 @@ pub(crate) async fn as_server(limits: &Limits, settings: &[u8]) -> (Peer, Client
     }
 }
 
-/// Expects that the connection ended for this reason, and that it was counted on this thread.
+/// Expects that the connection has ended for this reason, and that the reason was counted on this thread.
 pub(crate) async fn ended_by(ended: Ended, abuse: Abuse) {
     let error: ConnError = ended.await.unwrap().unwrap_err();
     assert_eq!(error.abuse, Some(abuse), "{error}");

@@ -10,7 +10,7 @@ fn limits() -> Limits {
     Limits { ping: true, ..Limits::default() }
 }
 
-/// Payload of the next PING that is no reply. Skips all other frames.
+/// The payload of the next PING that is not a reply. Skips all other frames.
 async fn pinged(peer: &mut Peer) -> Vec<u8> {
     loop {
         let frame = peer.any().await.expect("the connection goes on");
@@ -34,8 +34,7 @@ fn a_silent_stream_lasts_as_long_as_pings_are_answered() {
         let last = Instant::now();
         pinged(&mut peer).await;
         ended_by(ended, Abuse::PingTimeout).await;
-        // Up to two checks until the PING, one more for its reply, and the wait for the peer to
-        // close.
+        // There are up to two checks until the PING, one check for its reply, and the wait for the peer to close.
         assert!(last.elapsed() <= limits.silence * 3 + limits.linger, "{:?}", last.elapsed());
         assert!(stream.reset_reason().is_some());
     });

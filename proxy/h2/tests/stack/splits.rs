@@ -1,4 +1,4 @@
-//! The result does not depend on how the bytes are split into reads, and no bytes cause a panic.
+//! Checks that the result does not depend on how the bytes are split into reads, and that no bytes cause a panic.
 
 use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
@@ -29,7 +29,7 @@ async fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
                 }
             };
             let trailers = request.stream.trailers().map(|head| head.len());
-            // Whether the server sees a request that is reset at once depends on timing.
+            // If a request is reset at once, it depends on timing whether the server sees it.
             if end.is_none() {
                 seen.push(format!("{text} {trailers:?}"));
             }
@@ -56,7 +56,7 @@ async fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     seen
 }
 
-/// A connection with every kind of message.
+/// The bytes of a connection with every kind of message.
 fn transcript() -> Vec<u8> {
     let mut encoder = leno_hpack::Encoder::new(4096);
     let mut section = |fields: &[(&str, &str)]| {

@@ -1,5 +1,5 @@
-//! Streams whose readers take nothing: the other streams continue, and stalled streams end once
-//! others need the memory or the slots that they hold.
+//! Tests streams whose readers take nothing. The other streams continue, and stalled streams end when others need the
+//! memory or the slots that they hold.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use tokio::time::{Instant, timeout};
 use crate::script::*;
 use crate::support::{request, response, run};
 
-/// Far longer than any step takes that does not wait for a timeout: the clock is paused.
+/// A duration that is longer than any step that does not wait for a timeout. The clock is paused, so such a step takes
+/// no time.
 const SOON: Duration = Duration::from_secs(1);
-/// Bytes of one frame.
+/// The number of bytes in one frame.
 const PART: usize = 13_000;
 
-/// Sends a response's head and as much DATA as fits the initial window of a stream, while the
-/// connection's window allows; `left` is what remains of the latter.
+/// Sends a response's head and as much DATA as fits into the initial window of a stream and into the connection's
+/// window. `left` is what remains of the latter.
 async fn fill(peer: &mut Peer, id: u32, left: &mut i64) {
     peer.headers(id, false, &[(":status", "200")]).await;
     for _ in 0..65_000 / PART {
@@ -53,7 +54,7 @@ fn streams_that_are_not_read_do_not_stop_the_others() {
         timeout(SOON, fill(&mut peer, other.id(), &mut left)).await.unwrap();
         other.head().await.unwrap();
         assert_eq!(other.data().await.unwrap().unwrap().len(), PART);
-        // They may stall as long as nothing else needs what they hold.
+        // The streams may stall as long as nothing else needs their memory and slots.
         tokio::time::sleep(limits.stall * 6).await;
         assert!(streams.iter().all(|stream| stream.reset_reason().is_none()));
     });
@@ -87,7 +88,7 @@ fn a_stalled_stream_ends_when_another_waits_for_its_place() {
     });
 }
 
-/// A complete response also waits for its reader, here a client that grants no window.
+/// A complete response can also wait for its reader, which here is a client that grants no window.
 #[test]
 fn a_complete_response_that_is_not_taken_ends_for_want_of_memory() {
     let test = || {
@@ -115,7 +116,7 @@ fn a_complete_response_that_is_not_taken_ends_for_want_of_memory() {
             drop(others);
         });
     };
-    // On its own thread, since a budget belongs to its thread.
+    // On a thread of its own, because a memory budget belongs to a thread.
     std::thread::spawn(test).join().unwrap();
 }
 

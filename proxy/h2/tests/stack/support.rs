@@ -7,7 +7,7 @@ use leno_hpack::Token;
 use tokio::io::DuplexStream;
 use tokio::task::JoinHandle;
 
-/// What a pipe holds in each direction.
+/// How many bytes a pipe can hold in each direction.
 pub(crate) const PIPE: usize = 64 * 1024;
 
 /// Runs a test with tasks that stay on their thread, under a paused clock.
@@ -26,7 +26,7 @@ pub(crate) fn limits() -> Rc<Limits> {
 
 pub(crate) type Ended = JoinHandle<Result<(), ConnError>>;
 
-/// Our server at the end of a new pipe, and the task that drives it.
+/// Our server at the end of a new pipe, and the task that drives the connection.
 pub(crate) fn server(limits: &Rc<Limits>) -> (DuplexStream, Accept, Ended) {
     let (near, far) = tokio::io::duplex(PIPE);
     let (accept, driver) = leno_h2::server(near, &[], limits);

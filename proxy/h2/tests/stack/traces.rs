@@ -1,4 +1,4 @@
-//! Requests that differ in their `traceparent` alone, which is decoded apart from what is repeated before it.
+//! Requests that differ only in their `traceparent`, which is decoded separately from the repeated fields before it.
 
 use leno_h2::{Code, Limits};
 use leno_hpack::Token;
@@ -6,9 +6,9 @@ use leno_hpack::Token;
 use crate::script::*;
 use crate::support::{request, run};
 
-/// `GET`, `http`, `/`, and the entry of the table that [`first`] makes for `:authority: a`.
+/// The fields `GET`, `http`, `/`, and the table entry that [`first`] creates for `:authority: a`.
 const REPEATED: [u8; 4] = [0x82, 0x86, 0x84, 0xbf];
-/// The value without its last two digits.
+/// The value of `traceparent` without its last two digits.
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-";
 
 fn value(number: u32) -> String {
@@ -22,7 +22,7 @@ fn first() -> Vec<u8> {
     [&[0x82, 0x86, 0x84, 0x41, 1, b'a', 0x40, 11], &name[..], &[55], value.as_bytes()].concat()
 }
 
-/// A request with a last field that no table keeps. `name`: the index of its name.
+/// A request whose last field is a literal that does not enter the table. `name` is the index of the field's name.
 fn with(name: u8, value: &str) -> Vec<u8> {
     assert_eq!(value.len(), 55);
     [&REPEATED[..], &[0x0f, name - 15, 55], value.as_bytes()].concat()
@@ -131,7 +131,7 @@ fn our_client_repeats_what_is_before_a_trace() {
             assert_eq!(got, wanted);
             lengths.push(frame.payload.len());
         }
-        // Five fields by their index, the index of a name in two bytes, a length, the value.
+        // The lengths of five fields as indices, the index of a name in two bytes, a length in one byte, and the value.
         assert_eq!(lengths[1..], [5 + 2 + 1 + 55; 5]);
     });
 }

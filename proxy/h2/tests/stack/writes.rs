@@ -1,4 +1,4 @@
-//! Everything that one wake-up queues is written with one system call.
+//! Checks that everything that is queued during one wake-up is written with one system call.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};

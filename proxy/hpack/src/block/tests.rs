@@ -1,4 +1,4 @@
-//! Edits of a block.
+//! Tests how a block is edited.
 
 use super::*;
 use crate::{Decoder, Limits, Outcome};

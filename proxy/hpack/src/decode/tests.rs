@@ -1,4 +1,4 @@
-//! What a decoder rejects, how its table stays in sync, and the cost of hostile sections.
+//! Tests which sections a decoder rejects, how its table stays equal to the encoder's, and what hostile sections cost.
 
 use super::*;
 use crate::{Encoder, Field};
@@ -29,8 +29,7 @@ fn malformed_sections() {
         (&[0x40, 0x01, b'a'], Truncated),
         (&[0x40, 0x01, b'a', 0x02, b'b'], Truncated),
         (&[0x40, 0x01, b'a', 0x81], Truncated),
-        // EOS; padding with zeros; eight bits of padding; one byte that is too short for any
-        // symbol.
+        // The symbol EOS; padding with zeros; eight bits of padding; a byte that is too short for any symbol.
         (&[0x40, 0x01, b'a', 0x84, 0xff, 0xff, 0xff, 0xff], InvalidHuffman),
         (&[0x40, 0x01, b'a', 0x81, 0x00], InvalidHuffman),
         (&[0x40, 0x01, b'a', 0x82, 0x07, 0xff], InvalidHuffman),
@@ -68,7 +67,7 @@ fn a_lower_limit_must_be_followed_by_an_update() {
     decoder.set_max_table(100);
     decoder.set_max_table(200);
     assert_eq!(decoder.decode(&[0x82], &mut block, LIMITS), Err(DecodeError::SizeUpdateMissing));
-    // 150 exceeds the lowest limit, 100 does not, and after 100 the size 200 is allowed.
+    // An update to 150 exceeds the lowest limit, whereas 100 does not, and after 100 an update to 200 is allowed.
     let above = [0x3f, 150 - 31, 0x82];
     let mut other = Decoder::new(4096);
     other.set_max_table(100);
@@ -129,8 +128,7 @@ fn a_name_may_come_from_the_entry_that_its_field_pushes_out() {
     assert!(block.iter().eq([expected, expected]));
 }
 
-/// One large entry is referenced again and again: 16 KiB of section would decode to 64 MiB of
-/// fields.
+/// A section that refers to one large entry again and again: its 16 KiB would decode to 64 MiB of fields.
 #[test]
 fn a_bomb_of_indexed_fields_costs_its_own_length() {
     let mut decoder = Decoder::new(4096);
@@ -145,7 +143,7 @@ fn a_bomb_of_indexed_fields_costs_its_own_length() {
     assert!(block.capacity() < 4 * LIMITS.list_bytes, "{}", block.capacity());
 }
 
-/// An entry's name is referenced again and again, and each field enters the table.
+/// A section that refers to an entry's name again and again, with fields that all enter the table.
 #[test]
 fn a_bomb_of_names_ends_the_connection() {
     let mut decoder = Decoder::new(4096);
@@ -205,7 +203,7 @@ fn a_literal_behind_a_section_is_appended() {
     let refused: [&[u8]; 6] = [
         &[],
         &[0x82],
-        // A field that enters the table, one that must never enter it, one that is cut short, and two fields.
+        // A field that enters the table, a field that must never enter it, a field that is cut off, and two fields.
         &[0x40, 1, b'n', 1, b'v'],
         &[0x10, 1, b'n', 1, b'v'],
         &field[..4],
@@ -222,7 +220,8 @@ fn a_literal_behind_a_section_is_appended() {
 
 #[test]
 fn a_section_that_needs_no_table_is_repeated_by_what_it_inserts() {
-    // `:status: 200` and `c: d` do not enter the table; `a: b` and `content-length: 7` do. It has room for two entries.
+    // `:status: 200` and `c: d` do not enter the table, whereas `a: b` and `content-length: 7` do. The table has room
+    // for two entries.
     let section = b"\x88\x40\x01a\x01b\x5c\x017\x00\x01c\x01d";
     let (mut decoding, mut repeating) = (Decoder::new(100), Decoder::new(100));
     let (mut fields, mut other) = (Block::new(), Block::new());
@@ -256,7 +255,7 @@ fn sections_that_need_the_table_are_not_repeated_without_it() {
     };
     assert!(inserts(b"\x40\x01a\x01b").is_some_and(|inserts| !inserts.is_empty()));
     assert!(inserts(b"\x88\x00\x01c\x01d").is_some_and(Inserts::is_empty));
-    // A field of the table, a name of the table, a new size of the table.
+    // A field from the table, a name from the table, a new size of the table.
     for section in [&b"\xbe"[..], b"\x7e\x01b", b"\x0f\x2f\x01b", b"\x20\x88"] {
         assert_eq!(inserts(section), None, "{section:02x?}");
     }

@@ -1,4 +1,4 @@
-//! What an encoder keeps in its table, and which updates of its size it sends.
+//! Tests which fields an encoder keeps in its table, and which updates of the table's size it sends.
 
 use super::*;
 use crate::{Block, Decoder, Limits, Outcome};
@@ -131,7 +131,7 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
         assert_eq!(out, expected, "{round}");
         let mut decoded = Block::new();
         assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
-        // This compares names and values only: the decoder marks fields that the encoder keeps out of tables.
+        // Compare only names and values, because the decoder also marks the fields that must not enter a table.
         assert_eq!(pairs(&decoded), pairs(block), "{round}");
     }
 }

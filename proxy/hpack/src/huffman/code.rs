@@ -10,7 +10,7 @@
 /// The end-of-string symbol. It never occurs in a string; its first bits are the padding.
 pub(super) const EOS: u16 = 256;
 
-/// The longest code, in bits.
+/// The length of the longest code in bits.
 pub(super) const MAX_LENGTH: usize = 30;
 
 /// The length of each symbol's code, in bits; EOS is the last.
@@ -37,17 +37,17 @@ pub(super) static FIRST_RANK: [usize; MAX_LENGTH + 2] = FIRSTS.1;
 /// All symbols in the order of their codes.
 pub(super) static SYMBOLS: [u16; 257] = SYMBOL_LIST;
 
-/// For each length, an exclusive upper bound of the codes up to that length, in the top bits of 32.
+/// For each length, the first number that is above all codes of at most this length, in the top bits of 32.
 pub(super) static LIMIT: [u64; MAX_LENGTH + 1] = LIMITS;
 
 /// For each byte, its code shifted left by 8, plus the length of the code in bits.
 pub(super) static PACKED: [u64; 256] = packed();
 
-/// Number of bits for a lookup in [`FAST`]. Two letters with short codes fit, and the table takes a
+/// The number of bits of a lookup in [`FAST`]. They are enough for two letters with short codes, and the table takes a
 /// quarter of a small level 1 cache.
 pub(super) const FAST_BITS: u32 = 11;
 
-/// The one or two symbols that the next bits of a string begin with.
+/// For the next bits of a string, the one or two symbols with which they begin.
 pub(super) static FAST: [Fast; 1 << FAST_BITS] = fast();
 
 /// An entry of [`FAST`].
@@ -55,7 +55,7 @@ pub(super) static FAST: [Fast; 1 << FAST_BITS] = fast();
 pub(super) struct Fast {
     /// The second symbol is valid only if `length` exceeds `first_length`.
     pub(super) symbols: [u8; 2],
-    /// The length of both codes together. 0 if even the first code is longer than the lookup.
+    /// The length of both codes together; 0 if even the first code is longer than the lookup.
     pub(super) length: u8,
     /// The length of the first code.
     pub(super) first_length: u8,
@@ -109,7 +109,7 @@ const fn packed() -> [u64; 256] {
     packed
 }
 
-/// The symbol at the top of 32 bits and the length of its code. `None` if that exceeds `most`.
+/// The symbol whose code is at the top of 32 bits, and the length of the code. `None` if the length exceeds `most`.
 const fn symbol_of(top: u64, most: usize) -> Option<(u8, usize)> {
     let mut length = 1;
     while length <= most {

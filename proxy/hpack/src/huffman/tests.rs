@@ -1,4 +1,4 @@
-//! The code, tested with the examples of the RFC and by round trips.
+//! Tests the code with the examples of the RFC and by round trips.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn long_and_short_codes_mixed() {
 
 #[test]
 fn padding_and_eos() {
-    // '0' is 00000, followed by three bits of padding, all ones.
+    // '0' is 00000, followed by three bits of padding, which are all ones.
     assert_eq!(plain(&[0x07]).unwrap(), b"0");
     assert_eq!(plain(&[0x06]), Err(Malformed), "padding that is not EOS's beginning");
     assert_eq!(plain(&[0x07, 0xff]), Err(Malformed), "padding of eleven bits");

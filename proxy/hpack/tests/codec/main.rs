@@ -1,4 +1,4 @@
-//! Sections of fields, beside other implementations and the examples of the RFC.
+//! Compares sections with those of other implementations and with the examples of the RFC.
 
 mod peers;
 mod rfc7541;

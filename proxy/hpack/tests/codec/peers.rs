@@ -14,7 +14,7 @@ enum Step {
     PeerLimit(usize),
 }
 
-/// Few names and short values, so that entries repeat; and some arbitrary ones.
+/// A field with one of a few names and short values, so that entries repeat; or an arbitrary field.
 fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
     let name = prop_oneof![
         3 => prop::sample::select(vec![
@@ -42,7 +42,7 @@ fn pairs(block: &Block) -> Vec<(Vec<u8>, Vec<u8>)> {
     block.iter().map(|field| (field.name().to_vec(), field.value().to_vec())).collect()
 }
 
-/// Adds a field to the block in the form in which a decoder gives a literal that is never indexed.
+/// Adds a field to the block in the way in which a decoder adds a literal that is never indexed.
 fn push_sensitive(block: &mut Block, name: &[u8], value: &[u8]) {
     let mut section = vec![0x10];
     for text in [name, value] {

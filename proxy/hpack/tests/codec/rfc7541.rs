@@ -1,5 +1,5 @@
-//! The examples of RFC 7541 appendix C. All are decoded; those with the same choices as ours are
-//! encoded too.
+//! The examples of RFC 7541 appendix C. All of them are decoded. Those in which our encoder makes the same choices are
+//! also encoded.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_hpack::{Block, Decoder, Encoder, Limits, Outcome};

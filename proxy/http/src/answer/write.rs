@@ -13,15 +13,15 @@ use crate::Io;
 use crate::conn::{Conn, poll_write_some};
 
 /// How long a client may take to read an answer that the mesh generates: an error, or a page of the admin server. Such
-/// answers mostly fit into the socket's buffer. A client that needs longer does not read, and without this limit it
-/// would occupy a connection forever.
+/// answers mostly fit into the socket's buffer. A client that needs longer does not read at all, and would occupy a
+/// connection forever without this limit.
 pub(crate) const ANSWER_WRITE: Duration = Duration::from_secs(30);
 
 thread_local! {
     static UNREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Answers of the calling thread that their clients did not read in time.
+/// How many answers of the calling thread were not read by their clients in time.
 pub fn unread_answers() -> u64 {
     UNREAD.get()
 }
@@ -52,7 +52,7 @@ impl<S: Io> Conn<S> {
     }
 }
 
-/// Writes what is `left`. Ready when it is written and flushed.
+/// Writes the bytes in `left`. Ready when all are written and flushed.
 fn poll_write_parts<S: Io>(
     io: &mut S,
     left: &mut &mut [IoSlice<'_>],

@@ -6,23 +6,25 @@ use leno_h2::{is_reserved, may_be_trailer};
 use super::{BodyError, Event};
 use crate::head::{ConnectionOptions, in_token, is_text, split_before, text_end};
 
-/// Digits of a chunk's size. 15 cannot overflow, and no chunk is that long.
+/// The largest number of digits in a chunk's size. A number with 15 digits cannot overflow, and no chunk is that long.
 const SIZE_DIGITS: u8 = 15;
 
 /// How many bytes of chunk framing may be sent beyond what the data justifies, so that a sender cannot make the proxy
 /// carry extensions in place of content. Go's net/http has the same limit.
 const EXCESS_BYTES: u64 = 16 * 1024;
 
-/// Framing bytes that each chunk may have for free: its size and line ends.
+/// How many framing bytes are not counted for each chunk: they are enough for its size and line ends.
 const FREE_PER_CHUNK: u64 = 32;
 
-/// Most bytes of a trailer section; servers commonly accept 8 KiB of headers.
+/// The largest trailer section in bytes. Servers commonly accept 8 KiB of headers.
 const TRAILER_BYTES: usize = 16 * 1024;
 
-/// Trailers that make a message malformed: a parser that merges them into the head gets another length or another host.
-/// Other trailers that RFC 9110 section 6.5.1 forbids are removed.
+/// Trailers that make a message malformed, because a parser that merges them into the head gets another length or
+/// another host. Other trailers that RFC 9110 section 6.5.1 forbids are removed.
 const REFUSED: [&str; 3] = ["content-length", "host", "transfer-encoding"];
 
+/// The position within the framing.
+///
 /// ```text
 ///       ┌──────────────(CRLF)──────────────┐
 ///       ▼                                  │
@@ -44,18 +46,18 @@ enum State {
 #[derive(Debug, Clone)]
 pub(super) struct Chunked {
     state: State,
-    /// Digits of the size so far.
+    /// How many digits of the size were read so far.
     digits: u8,
-    /// Bytes of the current chunk that are still to come.
+    /// How many bytes of the current chunk are still to come.
     left: u64,
     excess: u64,
-    /// Bytes of trailer lines so far.
+    /// How many bytes of trailer lines were read so far.
     trailer_bytes: usize,
-    /// Fields that the head's `Connection` names: they are for this hop only, also as trailers.
+    /// The fields that the head's `Connection` names. They are for this hop only, even as trailers.
     options: Option<ConnectionOptions>,
 }
 
-/// One whole line of the trailer section.
+/// A complete line of the trailer section.
 struct TrailerLine {
     length: usize,
     is_forwarded: bool,
@@ -66,7 +68,7 @@ impl Chunked {
         Self { state: State::Size, digits: 0, left: 0, excess: 0, trailer_bytes: 0, options }
     }
 
-    /// As [`BodyWalker::next`](super::BodyWalker::next).
+    /// Finds the next event, like [`BodyWalker::next`](super::BodyWalker::next).
     pub(super) fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         if self.state == State::Trailers {
             return self.next_trailers(bytes);
@@ -130,8 +132,8 @@ impl Chunked {
         State::Data
     }
 
-    /// Accepts whole lines only, because whether a line is forwarded is known only at the end of its name. The caller
-    /// passes the rest of a line again, with the bytes that follow.
+    /// Accepts only complete lines, because whether a line is forwarded depends on its whole name. The caller passes
+    /// the rest of an incomplete line again, with the bytes that follow.
     fn next_trailers(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !matches!(rest, [] | [b'\r'])) {
@@ -158,7 +160,7 @@ impl Chunked {
         Ok(if at > 0 { self.trailers(at) } else { (0, None) })
     }
 
-    /// The first `length` bytes are lines to forward.
+    /// An event for the first `length` bytes, which are lines to forward.
     fn trailers(&mut self, length: usize) -> (usize, Option<Event>) {
         self.trailer_bytes += length;
         (length, Some(Event::Trailers(0..length)))

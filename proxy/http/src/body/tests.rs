@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The content, the trailers, and how many bytes the body occupies; `None` while it is incomplete.
+/// The content, the trailers, and how many bytes the body occupies; `None` while the body is incomplete.
 type Walked = Result<Option<(Vec<u8>, Vec<u8>, usize)>, BodyError>;
 
 fn walk(framing: Framing, bytes: &[u8], cuts: &[usize]) -> Walked {
@@ -23,7 +23,7 @@ fn walk(framing: Framing, bytes: &[u8], cuts: &[usize]) -> Walked {
                 return Ok(Some((content, trailers, at)));
             }
             if count == 0 {
-                // Only the beginning of a trailer line is left.
+                // The rest is only the beginning of a trailer line.
                 break;
             }
         }
@@ -130,7 +130,7 @@ fn length_and_close() {
     assert_eq!(walker.next(b"x"), Ok((0, Some(Event::End))));
 }
 
-/// A chunked body, mostly a valid one, with bytes behind it.
+/// A chunked body with more bytes after it. The body is valid in most cases.
 fn near_chunked() -> impl Strategy<Value = Vec<u8>> {
     let chunk =
         (prop::collection::vec(any::<u8>(), 1..40), prop::sample::select(&["", ";a=b"][..]))

@@ -9,8 +9,8 @@ use crate::head::absolute;
 /// The header in which proxies of the mesh pass on the details of an HTTP/1 head that HTTP/2 cannot express.
 pub(crate) const INTERNAL: &[u8] = b"leno-h1";
 
-/// Whether a field with this lower-case name concerns one HTTP/1 connection only and is not permitted in HTTP/2 (RFC
-/// 9113 section 8.2.2), or belongs to the mesh.
+/// Whether a field with this name (in lower case) concerns one HTTP/1 connection only and is not permitted in HTTP/2
+/// (RFC 9113 section 8.2.2), or belongs to the mesh.
 pub(crate) fn ends_at_hop(name: &[u8]) -> bool {
     matches!(
         name,
@@ -30,7 +30,7 @@ pub(crate) fn edit_block(block: &mut Block, edits: &Edits<'_>) {
     add_trace(block, edits);
 }
 
-/// The same without the new `traceparent`, which the caller adds with [`add_trace`].
+/// Makes the same edits, but without the new `traceparent`, which the caller adds with [`add_trace`].
 pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     if !edits.keep_mesh {
         remove_reserved(block, is_mesh_field);
@@ -55,8 +55,8 @@ pub(crate) fn edit_fields(block: &mut Block, edits: &Edits<'_>) {
     }
 }
 
-/// Adds the new `traceparent`, if there is one. It comes last, because it is the only field that differs between
-/// otherwise equal requests: both ends of a connection can then reuse the encoding of everything before it.
+/// Adds the new `traceparent`, if there is one. It is the last field, because it is the only one that differs between
+/// otherwise equal requests: both ends of a connection can then reuse the encoding of all fields before it.
 pub(crate) fn add_trace(block: &mut Block, edits: &Edits<'_>) {
     if let Some(line) = edits.trace {
         block.push(TRACE_NAME, line.value());

@@ -12,8 +12,8 @@ use crate::departure::GrowingWait;
 use crate::failure::{Cause, Failure, Party};
 use crate::limits::Limits;
 
-/// In the methods, `moves` is a number that grows with every byte moved. Comparing it is cheaper than reading the clock
-/// for every byte.
+/// All time limits of an exchange. In the methods, `moves` is a number that grows with every byte that moves. Comparing
+/// it is cheaper than reading the clock for every byte.
 #[derive(Debug)]
 pub(super) struct Bounds {
     stall_until: Instant,
@@ -21,18 +21,18 @@ pub(super) struct Bounds {
     blocked: Option<(Instant, u64)>,
     linger: Option<(Instant, u64)>,
     deadline: Option<Instant>,
-    /// When to check the connections next, and the `moves` at the last check.
+    /// When to check next whether a connection is lost, and the `moves` at the last check.
     silence: (Instant, u64),
-    /// The checks while an upload is stuck.
+    /// The checks of the client while its upload is stuck.
     unread: Option<UnreadChecks>,
 }
 
-/// Checks of a client that is not being read.
+/// Checks whether a client has left while it is not being read.
 #[derive(Debug)]
 struct UnreadChecks {
     next: Instant,
     wait: GrowingWait,
-    /// The `moves` when the checks began.
+    /// The value of `moves` when the checks began.
     moves: u64,
 }
 
@@ -43,15 +43,15 @@ pub(super) struct Progress {
     pub(super) moves: u64,
     /// The side that reads none of the bytes that are ready for it.
     pub(super) blocked: Option<Party>,
-    /// The rest of the request is still being sent.
+    /// Whether the rest of the request is still being sent.
     pub(super) sending: bool,
-    /// No final response has begun.
+    /// Whether no final response has begun.
     pub(super) silent: bool,
-    /// The request is still held completely.
+    /// Whether the request is still held completely.
     pub(super) replayable: bool,
-    /// Another protocol has taken over.
+    /// Whether another protocol has taken over.
     pub(super) upgraded: bool,
-    /// The client's upload is stuck, so that only a check shows that the client has left.
+    /// Whether the client's upload is stuck, so that only a check shows that the client has left.
     pub(super) unread: bool,
     /// When the exchange must end.
     pub(super) deadline: Option<Instant>,
@@ -59,12 +59,12 @@ pub(super) struct Progress {
 
 /// Which limit was reached when the alarm fired.
 enum Reached {
-    /// None: bytes moved since the alarm was set.
+    /// No limit: bytes have moved since the alarm was set.
     Nothing,
     Stall,
     Linger,
     Deadline,
-    /// Nothing moved for a while: the machine at the other end may be lost, or the client may have left.
+    /// Nothing has moved for a while: the machine at the other end may be lost, or the client may have left.
     Silence,
 }
 
@@ -81,7 +81,7 @@ impl Bounds {
         }
     }
 
-    /// The response is complete, but the request is not.
+    /// Called when the response is complete but the request is not.
     pub(super) fn begin_linger(&mut self, moves: u64, limits: &Limits) {
         self.linger.get_or_insert_with(|| (Instant::now() + limits.linger, moves));
     }
@@ -129,7 +129,7 @@ impl Bounds {
         }
     }
 
-    /// When to set the alarm. `blocked`: bytes are ready for a side that does not read them.
+    /// When to set the alarm. `blocked` says that bytes are ready for a side that does not read them.
     fn next(
         &mut self,
         moves: u64,
@@ -150,8 +150,8 @@ impl Bounds {
         [blocked, linger, deadline, unread].into_iter().flatten().fold(first, Instant::min)
     }
 
-    /// Which limit `until` belongs to. `sending`: the rest of a request is still being sent, so lingering continues as
-    /// long as it moves. `silent`: no response has begun.
+    /// To which limit `until` belongs. `sending` says that the rest of a request is still being sent, so that lingering
+    /// continues as long as bytes move. `silent` says that no response has begun.
     fn reached(
         &mut self,
         until: Instant,

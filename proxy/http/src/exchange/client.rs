@@ -30,7 +30,7 @@ pub(super) trait ClientEnd {
     /// Whether some of the body has arrived. `total` bytes of the request were passed on.
     fn has_begun(&self, total: u64) -> bool;
 
-    /// When the exchange must end according to the client.
+    /// When the exchange must end because of a deadline that the client has set.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -40,22 +40,23 @@ pub(super) trait ClientEnd {
         None
     }
 
-    /// Whether the whole request is still held. For HTTP/1 this is so unless its passage has used it up.
+    /// Whether the whole request is still held. For HTTP/1 it is, unless parts of it were dropped when they were passed
+    /// on.
     fn is_replayable(&self) -> bool {
         true
     }
 
-    /// A response was accepted and goes to this client.
+    /// Called when a response was accepted and goes to this client.
     fn claim(&mut self) {}
 
-    /// The response is being forwarded, so there will be no retry.
+    /// Called when the response is being forwarded, so that there will be no retry.
     fn stop_holding(&mut self) {}
 
-    /// Fails if the client has left. While a response is awaited or in progress, early requests are read as far as
-    /// there is room.
+    /// Fails if the client has left. While a response is awaited or in progress, further requests of the client are
+    /// read as far as there is room.
     fn watch(&mut self, up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure>;
 
-    /// Fails if the client has left without a read that shows it. `sending`: the request is incomplete.
+    /// Fails if the client has left and no read shows this. `sending` says that the request is incomplete.
     fn check_left(&mut self, _sending: bool) -> Result<(), Failure> {
         Ok(())
     }
@@ -65,7 +66,7 @@ pub(super) trait ClientEnd {
         false
     }
 
-    /// Whether the client's machine seems to be lost. For a stream, its connection finds this out.
+    /// Whether the client's machine seems to be lost. For a stream, its connection checks this.
     fn is_unanswered(&self) -> bool {
         false
     }
@@ -80,16 +81,16 @@ pub(super) trait ClientEnd {
         Poll::Ready(())
     }
 
-    /// The bytes of a request. `total` bytes of it were passed on.
+    /// The number of bytes in the request. `total` bytes of it were passed on.
     fn request_bytes(&mut self, total: u64) -> u64 {
         total
     }
 
-    /// The exchange has failed. `used`: bytes of the request were used up.
+    /// Called when the exchange has failed. `used` says that bytes of the request were dropped.
     fn fail(&mut self, _used: bool) {}
 
-    /// The exchange is over. `request_over`: all of the request was read. `keep`: the client was told that its
-    /// connection stays open.
+    /// Called when the exchange is over. `request_over` says that all of the request was read, and `keep` that the
+    /// client was told that its connection stays open.
     fn conclude(&mut self, request_over: bool, keep: bool, exchange: &mut Exchange);
 }
 
@@ -128,13 +129,14 @@ impl<C: Io> OnConn for FromConn<'_, C> {
 
 impl<'r, C: Io> FromConn<'r, C> {
     pub(super) fn new(conn: &'r mut Conn<C>, request: &'r RequestHead) -> Self {
-        // If an earlier attempt failed late, the head is gone, and the exchange ends before it needs this.
+        // If an earlier attempt failed late, the head no longer exists. The exchange then ends before it needs the
+        // upgrade.
         let upgrade = (request.upgrade() && !conn.lost)
             .then(|| AskedUpgrade::of(request.view(conn.received.bytes())));
         Self { conn, request, upgrade }
     }
 
-    /// Fails if an earlier attempt used up bytes of the request.
+    /// Fails if an earlier attempt dropped bytes of the request.
     pub(super) fn check_open(&self) -> Result<(), Failure> {
         if self.conn.lost {
             return Err(Failure::new(Party::Client, Cause::Closed));
@@ -142,8 +144,8 @@ impl<'r, C: Io> FromConn<'r, C> {
         Ok(())
     }
 
-    /// Reads what the client sends behind its request, as far as there is room, and fails if the client has closed its
-    /// connection.
+    /// Reads the bytes that the client sends after its request, as far as there is room, and fails if the client has
+    /// closed its connection.
     pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         match self.conn.poll_gone(cx) {
             Poll::Ready(failure) => Err(failure),
@@ -170,7 +172,7 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
     }
 
     /// A client that has closed its connection gets no response. A client that has only ended its sending direction
-    /// does.
+    /// still gets one.
     fn check_left(&mut self, sending: bool) -> Result<(), Failure> {
         if (self.conn.read_closed || sending) && self.conn.has_left() {
             return Err(Failure::new(Party::Client, Cause::Closed));
@@ -191,7 +193,7 @@ impl<C: Io> ClientEnd for FromConn<'_, C> {
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // If the shutdown fails, reading from the client reports it.
+        // If the shutdown fails, the next read from the client returns the error.
         Pin::new(&mut self.conn.io).poll_shutdown(cx).map(|_| ())
     }
 
@@ -214,7 +216,7 @@ pub(super) struct FromCall<'r> {
     pub(super) call: &'r mut Call,
     /// How many of the held pieces of the body were read.
     held_at: usize,
-    /// The request asks for another protocol, or is a CONNECT.
+    /// Whether the request asks for another protocol, or is a CONNECT.
     pub(super) upgrade: bool,
     pub(super) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }

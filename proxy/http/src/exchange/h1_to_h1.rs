@@ -49,7 +49,7 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.awaits_continue = self.client.request.expect_continue();
         self.client.check_open()?;
         self.approve_request()?;
-        // A client that has left between two attempts is not served.
+        // If the client has left between two attempts, its request is not relayed again.
         if self.request.walker.is_done() { self.client.read_ahead(cx) } else { Ok(()) }
     }
 
@@ -57,8 +57,8 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.poll_http1_head(cx)
     }
 
-    /// The server sees what it would see without a proxy. A connection between two proxies stays open after the
-    /// request.
+    /// Called when the client has ended its sending direction. The proxy ends the server's direction, too, so that the
+    /// server sees what it would see without a proxy. A connection between two proxies stays open after the request.
     fn pass_half_close(&mut self) {
         if self.order.mesh {
             return;
@@ -132,7 +132,7 @@ impl<C: Io, S: Io, J: Judge> Http1Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
 }
 
 impl<'a, C: Io, S: Io, J> Http1ToHttp1<'_, 'a, '_, C, S, J> {
-    /// Begins to forward the head with which the bytes received from the server begin.
+    /// Begins to forward the head at the start of the bytes received from the server.
     fn begin(&mut self, plan: Plan<'a>, walker: BodyWalker) {
         self.moves += self.response.moved.moves();
         self.response = Pump::new(self.server.head.len(), plan, walker);

@@ -60,7 +60,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         self.awaits_continue = request.expect_continue();
         self.client.check_open()?;
         if is_whole {
-            // A client that has left between two attempts is not served.
+            // If the client has left between two attempts, its request is not relayed again.
             self.client.read_ahead(cx)?;
         }
         let mesh = self.order.mesh;
@@ -75,7 +75,7 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         let opened = self.server.client.open(&head, is_whole && !upgrade);
         self.server.stream = Some(opened.map_err(|error| not_opened(error, true))?);
         if is_whole {
-            // After an upgrade it continues.
+            // After an upgrade, the request's direction continues.
             self.up = Up::Done;
         }
         Ok(())
@@ -153,8 +153,8 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// Whether the response grants another protocol. A proxy of the mesh reports this; for other servers every success
-    /// means it (RFC 8441 section 5).
+    /// Whether the response grants another protocol. A proxy of the mesh reports this. For other servers, every success
+    /// means that the protocol is granted (RFC 8441 section 5).
     fn is_switch(&self, to: ToH1<'_>) -> bool {
         let said = to.carried.and_then(Carried::parse).map(|carried| carried.switched);
         let success = (200..300).contains(&to.status);
@@ -172,7 +172,7 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
         Ok(())
     }
 
-    /// A CONNECT has succeeded. The following bytes have no framing (RFC 9110 section 9.3.6).
+    /// Called when a CONNECT has succeeded. The bytes that follow have no framing (RFC 9110 section 9.3.6).
     fn begin_tunnel(&mut self, mut head: Head, to: ToH1<'_>) -> Result<(), Failure> {
         head.remove_all(b"content-length");
         let to = ToH1 { to_head: true, keep: true, ..to };

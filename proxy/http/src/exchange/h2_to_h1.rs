@@ -25,8 +25,8 @@ use crate::translate::request::{self, Http1Request};
 use crate::translate::{response, websocket};
 use crate::writer::Rendered;
 
-/// Relays a request to an HTTP/1 server, and the response back. The call is handled as in
-/// [`h2_to_h2`](super::h2_to_h2), the server as in [`exchange`](super::exchange()).
+/// Relays a request to an HTTP/1 server, and the response back. The call is treated as in
+/// [`h2_to_h2`](super::h2_to_h2), and the server as in [`exchange`](super::exchange()).
 pub async fn h2_to_h1<S: Io, J: Judge>(
     call: &mut Call,
     server: &mut Conn<S>,
@@ -90,7 +90,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
                 expected.as_ref().map(|accept| &accept[..]) != given
             })
         } else {
-            // The client would believe that the other protocol was granted.
+            // Otherwise the client would believe that the other protocol was granted.
             let is_taken = self.client.upgrade && self.client.call.carried().is_none();
             is_taken && (200..300).contains(&status)
         };
@@ -135,12 +135,12 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
 }
 
 impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
-    /// Begins the body behind the head with which the bytes received from the server begin.
+    /// Begins the body that follows the head at the start of the bytes received from the server.
     fn begin(&mut self, walker: BodyWalker) {
         self.response = Incoming::new(self.server.head.len(), 0, walker);
     }
 
-    /// The head as fields. This consumes its bytes.
+    /// Converts the head to fields, and consumes its bytes.
     fn translate(&mut self, edits: &Edits<'_>) -> Result<Head, Failure> {
         let carry = self.client.call.carried().is_some();
         let bytes = self.server.conn.received.bytes();

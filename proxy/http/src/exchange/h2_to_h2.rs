@@ -1,4 +1,4 @@
-//! From a stream of a client's connection to a stream of a server's.
+//! From a stream of a client's HTTP/2 connection to a stream of a server's HTTP/2 connection.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -25,8 +25,8 @@ use crate::now;
 use crate::translate::SWITCHED;
 
 /// Relays a request to a new stream of `server`, and the response back. After a retryable failure the same call can be
-/// relayed to another server; otherwise the caller answers it with [`Call::conclude`]. This does not wait for a free
-/// stream on `server`: see [`leno_h2::Client::ready`].
+/// relayed to another server. Otherwise the caller must answer the call with [`Call::conclude`]. This does not wait for
+/// a free stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h2_to_h2<J: Judge>(
     call: &mut Call,
     server: &Client,
@@ -101,7 +101,7 @@ enum Up {
 #[derive(Debug)]
 enum Down {
     Head,
-    /// This task passes on the body, all of which has arrived.
+    /// This task passes on the body, which has arrived completely.
     Body,
     /// The whole response is in the queue of the client's stream.
     Flushing,
@@ -115,7 +115,7 @@ struct Relay<'r, 'a, J> {
     order: &'r mut Order<'a, J>,
     to_server: Option<Stream>,
     up: Up,
-    /// The server accepts no more of the request for now.
+    /// Whether the server accepts no more bytes of the request for now.
     blocked: bool,
     /// How many of the held pieces of the body were sent.
     held_at: usize,
@@ -123,7 +123,7 @@ struct Relay<'r, 'a, J> {
     deadline: Option<Instant>,
     /// When the exchange is aborted if no byte of a body moves; `None` if there is no such limit.
     stall_until: Option<Instant>,
-    /// The bytes of both bodies at the last check.
+    /// How many bytes of both bodies had moved at the last check.
     stall_moves: u64,
     alarm: PooledAlarm,
     exchange: Exchange,
@@ -132,8 +132,8 @@ struct Relay<'r, 'a, J> {
 impl<J: Judge> Relay<'_, '_, J> {
     /// Sends the request's head.
     fn open(&mut self) -> Result<(), Failure> {
-        // A connection that has closed does not report what it accepts. Opening a stream fails there, and the request
-        // is retried. Servers outside of the mesh do not accept a CONNECT with the path `*`.
+        // A closed connection does not say what it accepts. An attempt to open a stream on it fails, and the request is
+        // retried. Servers outside of the mesh do not accept a CONNECT with the path `*`.
         let takes = self.order.mesh
             || !self.call.is_asterisk()
                 && (self.server.takes_connect_protocol() || !self.server.is_open());
@@ -176,7 +176,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                     match stream.poll_closed(cx) {
                         Poll::Ready(None) => return Poll::Ready(Ok(())),
                         Poll::Ready(Some(reset)) => return Poll::Ready(Err(client_reset(reset))),
-                        // The response is complete, so the rest of the request is cancelled.
+                        // The response is complete, so the rest of the request can be cancelled.
                         Poll::Pending if self.up != Up::Done => return Poll::Ready(Ok(())),
                         Poll::Pending => Poll::Pending,
                     }
@@ -205,7 +205,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while self.up == Up::Sending {
             let Some(server) = &mut self.to_server else { break };
-            // A reset of it is noticed where the response is awaited.
+            // If the server resets the stream, this is noticed when the response is awaited.
             self.blocked = !matches!(server.poll_capacity(cx), Poll::Ready(Ok(())));
             if self.blocked {
                 break;
@@ -225,7 +225,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         let Some(server) = &mut self.to_server else { return Ok(Poll::Pending) };
         let head = match server.poll_head(cx) {
             Poll::Ready(Ok(head)) => head,
-            // A gRPC server also enforces the client's deadline, and cancels the call when it has passed.
+            // A gRPC server also enforces the client's deadline, and cancels the call when the deadline has passed.
             Poll::Ready(Err(Reset { code: Code::CANCEL, by: ResetBy::Peer, .. }))
                 if self.call.is_given_up() =>
             {
@@ -265,7 +265,8 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.deadline = self.order.upgraded();
         }
         if self.call.carried().is_some() {
-            // The client speaks HTTP/1 to its own proxy, which needs to know the details of the server's response.
+            // The client speaks HTTP/1 to its own proxy, and that proxy needs to know the details of the server's
+            // response.
             match said.filter(|_| self.order.mesh) {
                 Some(said) => head.push(INTERNAL, &said),
                 None if switched && !self.order.mesh => head.push(INTERNAL, SWITCHED),
@@ -282,14 +283,14 @@ impl<J: Judge> Relay<'_, '_, J> {
             return Err(client_reset(reset));
         }
         if interim {
-            // A server may report for a long time that it is working (102).
+            // A server may say for a long time that it is working (102).
             self.stall_until = now().checked_add(self.order.limits.stall_while(true));
             return Ok(());
         }
         if end {
             self.down = Down::Flushing;
         } else if server.reset_reason().is_some() || self.up == Up::Done && server.is_ended() {
-            // The rest of the response has arrived.
+            // The rest of the response has arrived, too.
             self.down = Down::Body;
         } else {
             if grpc::has_grpc(&head) {
@@ -300,8 +301,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(())
     }
 
-    /// Queues the held pieces of the request that were not sent; the connections relay what follows. The pieces were
-    /// within the limit for held bytes, so the queue is bounded.
+    /// Queues those held pieces of the request that were not sent. The connections relay everything after them. The
+    /// queue is limited, because the pieces were within the limit for held bytes.
     fn send_held(&mut self) {
         self.call.stop_holding(&mut self.held_at);
         let (Up::Sending, Some(server)) = (self.up, &mut self.to_server) else { return };
@@ -332,7 +333,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
     }
 
-    /// Ready when something was passed on.
+    /// Ready when bytes were passed on.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Failure> {
         let (Some(client), Some(server)) = (self.call.stream(), &mut self.to_server) else {
             return Ok(Poll::Pending);
@@ -364,7 +365,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(Poll::Ready(()))
     }
 
-    /// The wait for a response to begin is limited here. Later stalls are limited by the connections, unless
+    /// Limits the wait for a response to begin. The connections limit later stalls, unless
     /// [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.status.is_none();
@@ -395,7 +396,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
     }
 
-    /// Grows with the bytes of both bodies.
+    /// A number that grows with the bytes of both bodies.
     fn moves(&mut self) -> u64 {
         let (received, sent) = match &self.down {
             Down::Linked(both) => both.bytes(),
@@ -407,7 +408,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let head_bytes = self.call.head().size() as u64;
         if let (Down::Linked(both), Err(_)) = (&self.down, &outcome) {
-            // The link did not report its bytes, because the exchange ended early.
+            // The exchange ended early, so the link did not report its bytes.
             let (received, sent) = both.bytes();
             self.exchange.request_bytes = received;
             self.exchange.response_bytes += sent;
@@ -419,7 +420,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         self.exchange.request_bytes += head_bytes;
         if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
-            // The response is no longer needed. On a completed stream this does nothing.
+            // The response is no longer needed. If the stream is complete, this has no effect.
             server.reset(Code::CANCEL);
         }
         self.exchange.client_reusable = outcome.is_ok();

@@ -15,9 +15,9 @@ use crate::translate::trailers;
 pub(super) struct Incoming {
     walker: BodyWalker,
     trailers: Vec<u8>,
-    /// Received bytes that belong to the message and were passed on.
+    /// How many received bytes belong to the message and were passed on.
     at: usize,
-    /// The stream accepts no more bytes for now.
+    /// Whether the stream accepts no more bytes for now.
     is_stuck: bool,
     moved: Moved,
 }
@@ -28,7 +28,7 @@ impl Incoming {
         Self { walker, trailers: Vec::new(), at: held, is_stuck: false, moved: Moved::new(head) }
     }
 
-    /// The following bytes are no longer HTTP, and end with the connection.
+    /// Called when the bytes that follow are no longer HTTP. They end with the connection.
     pub(super) fn take_over(&mut self, walker: BodyWalker) {
         self.walker = walker;
     }
@@ -119,7 +119,7 @@ impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
         }
     }
 
-    /// Bytes wait in the stream, which has its own limits.
+    /// Bytes wait in the stream, which has limits of its own.
     fn is_blocked(&self) -> bool {
         false
     }

@@ -14,7 +14,7 @@ pub(super) fn admit() -> Result<(), Failure> {
     if budget::admits() { Ok(()) } else { Err(Failure::new(Party::Us, Cause::MemoryBudget)) }
 }
 
-/// A client that has left between two attempts is not served.
+/// Fails if the client has reset its stream between two attempts.
 pub(super) fn check_not_reset(call: &Call) -> Result<(), Failure> {
     call.reset_reason().map_or(Ok(()), |reset| Err(client_reset(reset)))
 }
@@ -27,7 +27,7 @@ pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), 
     }
 }
 
-/// The client's stream ended early.
+/// The failure of an exchange whose client's stream ended early.
 pub(super) fn client_reset(reset: Reset) -> Failure {
     // The server did not read the bytes of the request for too long.
     if reset.is_stall() {
@@ -36,7 +36,7 @@ pub(super) fn client_reset(reset: Reset) -> Failure {
     Failure::new(Party::Client, Cause::Reset(reset))
 }
 
-/// The client's request is incomplete, or the client does not read the response.
+/// The failure of an exchange whose client sent an incomplete request or does not read the response.
 pub(super) fn client_failure(cause: Cause) -> Failure {
     match cause {
         Cause::Reset(reset) => client_reset(reset),
@@ -44,8 +44,9 @@ pub(super) fn client_failure(cause: Cause) -> Failure {
     }
 }
 
-/// The server's stream ended early. `replayable`: no part of a response was received, and the request is still held.
-/// `is_mesh`: the server is a proxy of the mesh, whose reports are trusted.
+/// The failure of an exchange whose server's stream ended early. `replayable` says that no part of a response was
+/// received and that the request is still held. `is_mesh` says that the server is a proxy of the mesh, whose reports
+/// are trusted.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
     // The client did not read the bytes of the response for too long.
     if reset.is_stall() {
@@ -61,7 +62,7 @@ pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Fai
     }
 }
 
-/// No stream could be opened, so nothing was sent.
+/// The failure of an exchange for which no stream could be opened, so that nothing was sent.
 pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     Failure {
         retryable: replayable && error != OpenError::TooLarge,
@@ -70,25 +71,26 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     }
 }
 
-/// Which side a stall is blamed on. `blocked`: the side that reads none of the bytes which wait for it.
-/// `waits`: the server has received all of the request, and has not begun to respond. While the request
-/// is incomplete, the server may be waiting for the client, so it is not blamed.
+/// Which side is blamed for a stall. `blocked` is the side that does not read the bytes that are ready for it. `waits`
+/// says that the server has received all of the request and has not begun to respond. As long as the request is
+/// incomplete, the server may be waiting for the client and is not blamed.
 pub(super) fn stall_blame(blocked: Option<Party>, waits: bool) -> Party {
     blocked.unwrap_or(if waits { Party::Server } else { Party::Us })
 }
 
-/// The deadline has passed, or, if `is_late`, the time for a response to begin. `of_server`: the server
-/// is blamed, because no response has begun or because it reads no bytes. It is blamed even if the
-/// request is incomplete: a server can respond to a stream of messages, or to a body that waits for a
-/// 100, before the request ends. `replayable`: the request is still here.
+/// The failure of an exchange that has taken too long. If `is_late` is true, its response did not begin in time;
+/// otherwise its deadline has passed. `of_server` says that the server is blamed, because it has not begun to respond
+/// or because it reads no bytes. The server is blamed even if the request is incomplete: it can respond to a stream of
+/// messages, or to a body that waits for a 100, before the request ends. `replayable` says that the request is still
+/// held.
 pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Failure {
     let place = if of_server { Party::Server } else { Party::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
-/// Fails if the machine of the client or the server seems to be lost. `replayable`: nothing of a
-/// response was received, and the request is still here.
+/// Fails if the connection to the client or to the server seems to be lost, for example because the other machine is
+/// down. `replayable` says that no part of a response was received and that the request is still held.
 pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
     let place = match (client, server) {
         (false, false) => return Ok(()),
@@ -99,18 +101,20 @@ pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), F
     Err(Failure { retryable: replayable && place == Party::Server, ..failure })
 }
 
-/// An upgraded connection has lasted as long as permitted.
+/// The failure of an upgraded connection that has lasted as long as it may.
 pub(super) fn outlasted() -> Failure {
     Failure::new(Party::Us, Cause::Outlasted)
 }
 
-/// How linked streams ended.
+/// Fails if one of two linked streams ended early. Streams are linked if the connections pass the frames of each
+/// directly to the other.
 pub(super) fn linked(linked: &Linked, is_mesh: bool) -> Result<(), Failure> {
     match (linked.client, linked.server) {
-        // A reset of one is followed by the proxy's reset of the other.
+        // If one stream is reset, the proxy resets the other. So the stream that the proxy did not reset shows the
+        // reason.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
-        // A stall of the server's stream resets the client's stream with the same code, so that both
-        // look like stalls: the server's stream decides.
+        // A stall of the server's stream resets the client's stream with the same code, so both look like stalls. The
+        // server's stream is therefore checked first.
         (_, Some(server)) if server.is_stall() => Err(server_reset(server, false, is_mesh)),
         (Some(client), _) if client.is_stall() => Err(client_reset(client)),
         (_, Some(server)) if server.code != Code::NO_ERROR => {

@@ -24,14 +24,14 @@ use crate::head::Framing;
 use crate::translate::trailers;
 use crate::writer::Rendered;
 
-/// Pieces of content in one write: as many as one read of a connection usually yields.
+/// The number of pieces of content in one write: as many as one read of a connection usually yields.
 const PIECES: usize = 8;
-/// Slices of one write: the head, the size of the chunk, the pieces and the tail.
+/// The number of slices of one write: the head, the size of the chunk, the pieces and the tail.
 const SLICES: usize = PIECES + 3;
-/// The digits of a chunk's size and the end of the line.
+/// The length of a line with a chunk's size: its digits and the line end.
 const SIZE_LINE: usize = 18;
 
-/// A batch that is written at once: `head size-line pieces tail`, each of which may be empty.
+/// A batch of bytes that is written at once: `head size-line pieces tail`, each of which may be empty.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     framing: Framing,
@@ -40,22 +40,22 @@ pub(super) struct Outgoing {
     size_length: usize,
     pieces: SmallVec<[Piece; PIECES]>,
     tail: SmallVec<[u8; 16]>,
-    /// Bytes of content in `pieces`.
+    /// The number of bytes of content in `pieces`.
     content: usize,
-    /// The end of the message is in this batch or was in an earlier one.
+    /// Whether the end of the message is in this batch or was in an earlier one.
     ended: bool,
     sealed: bool,
-    /// Bytes of the batch that were written.
+    /// How many bytes of the batch were written.
     done: usize,
     unflushed: bool,
-    /// Where the content is copied to, for a tap.
+    /// The copy of the content for a tap, if there is one.
     copy: Option<Arc<BodyCopy>>,
     /// The sums over all batches.
     pub(super) moved: Moved,
 }
 
 impl Outgoing {
-    /// An empty batch. Content is copied to `copy`.
+    /// An empty batch. Content is also copied to `copy`.
     pub(super) fn new(copy: Option<Arc<BodyCopy>>) -> Self {
         copy.iter().for_each(|copy| copy.begin());
         Self {
@@ -75,7 +75,7 @@ impl Outgoing {
         }
     }
 
-    /// Begins a message after the previous one was written. Without a body it ends with its head.
+    /// Begins a message, after the previous one was written. A message without a body ends with its head.
     pub(super) fn begin(&mut self, head: Rendered, framing: Framing) {
         self.head = head;
         self.framing = framing;
@@ -102,7 +102,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The message is complete. Only chunks can be followed by trailers.
+    /// Called when the message is complete. Only chunks can be followed by trailers.
     fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
         self.ended = true;
         match self.framing {
@@ -195,7 +195,7 @@ impl Outgoing {
 }
 
 impl<F: OnStream, T: OnConn> Passage<F, T> for Outgoing {
-    /// A message that arrives as pieces is held by its source if there may be a retry.
+    /// This passage holds nothing for a retry: the source of the pieces holds them itself.
     fn poll_pass(
         &mut self,
         from: &mut F,

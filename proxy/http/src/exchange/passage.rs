@@ -1,4 +1,4 @@
-//! How a message is passed from the end where it is read to the end where it is written.
+//! How a message passes from the end where it is read to the end where it is written.
 //!
 //! | from   | to     | passage                                                                      |
 //! |--------|--------|------------------------------------------------------------------------------|
@@ -18,9 +18,10 @@ use crate::conn::Conn;
 use crate::failure::Cause;
 use crate::received::Received;
 
-/// One direction of an exchange, from `F` to `T`.
+/// One direction of an exchange: a message is read from `F` and written to `T`.
 pub(super) trait Passage<F, T> {
-    /// Passes on what has arrived. Ready when the whole message was written, or when the rest cannot be.
+    /// Passes on the bytes that have arrived. Ready when the whole message was written, or when the rest cannot be
+    /// written.
     fn poll_pass(
         &mut self,
         from: &mut F,
@@ -43,7 +44,7 @@ pub(super) trait Passage<F, T> {
     /// How much has moved.
     fn moved(&self) -> &Moved;
 
-    /// The exchange is over: drops what is still held of the message.
+    /// Called when the exchange is over. Drops the bytes of the message that are still held.
     fn settle(&mut self, _from: &mut F) {}
 }
 
@@ -51,21 +52,21 @@ pub(super) trait Passage<F, T> {
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) reads: u64,
-    /// Bytes written, if the passage writes them itself.
+    /// How many bytes were written, if the passage writes them itself.
     pub(super) written: u64,
-    /// Bytes of the message as received, including framing.
+    /// How many bytes of the message were received, including framing.
     pub(super) total: u64,
-    /// Some of them were used up, so the message cannot be sent again.
+    /// Whether some of these bytes were dropped, so that the message cannot be sent again.
     pub(super) used: bool,
 }
 
 impl Moved {
-    /// For a message whose head takes up `head` bytes.
+    /// The counts at the beginning of a message whose head has `head` bytes.
     pub(super) fn new(head: usize) -> Self {
         Self { total: head as u64, ..Self::default() }
     }
 
-    /// Grows with every read and write.
+    /// A number that grows with every read and write.
     pub(super) fn moves(&self) -> u64 {
         self.reads + self.written
     }
@@ -74,16 +75,16 @@ impl Moved {
 /// What happens to the bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They are written, and held for a retry as long as that needs no larger buffer.
+    /// The bytes are written, and held for a retry as long as that needs no larger buffer.
     Hold,
-    /// They are written.
+    /// The bytes are written, and then dropped.
     Pass,
-    /// They are dropped, to find the message behind them.
+    /// The bytes are dropped, to find the message behind them.
     Discard,
 }
 
 impl Mode {
-    /// Whether written bytes are dropped. `done`: they are the whole message.
+    /// Whether written bytes are dropped. `done` says that they are the whole message.
     pub(super) fn releases(self, done: bool, received: &Received) -> bool {
         self != Self::Hold || !done && !received.has_room()
     }
@@ -92,9 +93,9 @@ impl Mode {
 /// Why the rest of a message cannot be passed on.
 #[derive(Debug)]
 pub(super) enum Cut {
-    /// It is incomplete or malformed.
+    /// The message is incomplete or malformed.
     Source(Cause),
-    /// The other end does not accept it.
+    /// The other end does not accept the message.
     Sink(Cause),
 }
 
@@ -113,16 +114,16 @@ pub(super) trait OnConn {
 
 /// An end that speaks HTTP/2.
 pub(super) trait OnStream {
-    /// `None` before the stream is open, or once the client's stream answers another copy of the request.
+    /// The stream. `None` before it is open, or once the client's stream answers another copy of the request.
     fn stream(&mut self) -> Option<&mut Stream>;
 
-    /// The next part of its body.
+    /// The next part of the message's body.
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyPart, Reset>>;
 
-    /// The trailers.
+    /// The trailers of the message.
     fn trailers(&self) -> Option<&Block>;
 
-    /// Gives credit for written content, unless that was done when it was read.
+    /// Gives the peer credit for written content, unless that was done when the content was read.
     fn release(&mut self, _content: usize) {}
 
     /// Ready once the stream was reset because its content was not read.
@@ -131,8 +132,8 @@ pub(super) trait OnStream {
     }
 }
 
-/// Reads more of an HTTP/1 message, in which `walker` finds the end. Ready when there is more, or when the connection
-/// has ended and the message may end there.
+/// Reads more of an HTTP/1 message, whose end `walker` finds. Ready when more has arrived, or when the connection has
+/// ended and the message may end there.
 pub(super) fn poll_read<I: Io>(
     from: &mut Conn<I>,
     walker: &mut BodyWalker,

@@ -1,5 +1,5 @@
-//! One direction of an exchange between two HTTP/1 connections: which bytes of a message may be forwarded, and which
-//! were.
+//! One direction of an exchange between two HTTP/1 connections. It knows which bytes of a message may be forwarded, and
+//! which were forwarded.
 #![expect(
     clippy::indexing_slicing,
     reason = "written <= approved <= bytes received; the pieces of the plan are within the head"
@@ -17,10 +17,10 @@ use crate::edit::{Piece, Plan};
 use crate::failure::Cause;
 use crate::received::Received;
 
-/// Slices of one vectored write. A head with more edits needs a second write.
+/// The number of slices of one vectored write. A head with more edits needs a second write.
 const SLICES: usize = 16;
 
-/// Positions count from the first byte that the source still holds.
+/// A message on its way. Positions are counted from the first byte that the source still holds.
 ///
 /// ```text
 /// source:  | written | approved, to be written | not looked at, or of the next message |
@@ -30,7 +30,7 @@ const SLICES: usize = 16;
 pub(super) struct Pump<'a> {
     pub(super) walker: BodyWalker,
     plan: Plan<'a>,
-    /// How many pieces of the plan were written, and how many bytes of the next one.
+    /// How many pieces of the plan were written, and how many bytes of the next piece.
     pieces_written: usize,
     piece_at: usize,
     written: usize,
@@ -40,7 +40,7 @@ pub(super) struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    /// For a message whose head has `head` bytes, followed by the body that `walker` walks.
+    /// A pump for a message whose head has `head` bytes, followed by a body whose end `walker` finds.
     pub(super) fn new(head: usize, plan: Plan<'a>, walker: BodyWalker) -> Self {
         Self {
             walker,
@@ -54,8 +54,8 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Examines bytes that were received, and removes trailers that must not be forwarded. Bytes behind the message's
-    /// end stay in place.
+    /// Examines bytes that were received, and removes trailers that must not be forwarded. Bytes after the message's
+    /// end are not changed.
     pub(super) fn approve(&mut self, received: &mut Received) -> Result<(), BodyError> {
         while !self.walker.is_done() {
             let bytes = received.bytes().get(self.approved..).unwrap_or_default();
@@ -75,12 +75,12 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Whether the source holds nothing but this message.
+    /// Whether the source holds no other bytes than those of this message.
     pub(super) fn is_last(&self, received: &Received) -> bool {
         self.approved == received.bytes().len()
     }
 
-    /// Counts everything approved as written, without writing it.
+    /// Treats all approved bytes as written, without writing them.
     pub(super) fn discard(&mut self) {
         self.pieces_written = self.plan.pieces.len();
         self.written = self.approved;
@@ -97,7 +97,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Writes everything that is approved. Ready when it is written and flushed.
+    /// Writes all approved bytes. Ready when they are written and flushed.
     fn poll_write<S: Io>(
         &mut self,
         received: &Received,

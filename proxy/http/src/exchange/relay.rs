@@ -1,8 +1,8 @@
-//! An exchange with HTTP/1 on at least one side: its two directions, polled together.
+//! An exchange with HTTP/1 on at least one side. Its two directions are polled together.
 //!
-//! This one state machine applies the same deadlines, judgement, upgrades and endings to both directions, whatever
-//! protocols the ends speak. The differences are in how bytes are passed on ([`Passage`]), what an end can report
-//! ([`ClientEnd`], [`ServerEnd`]), and how heads are written ([`Heads`]).
+//! This one state machine applies the same deadlines, judgement, upgrades and endings, whichever protocols the ends
+//! speak. The differences are in how bytes are passed on ([`Passage`]), what an end can report ([`ClientEnd`],
+//! [`ServerEnd`]), and how heads are written ([`Heads`]).
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -29,8 +29,8 @@ use crate::now;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Up {
     Sending,
-    /// Sending failed, and the server may have responded with the reason; or a final response came in place of a 100,
-    /// so the client may or may not send the body.
+    /// Sending failed, and the server may have responded with the reason. Or a final response arrived in place of a
+    /// 100, so that the client may or may not send the body.
     Broken,
     /// The rest of the body is read and dropped, to find the next request.
     Discarding,
@@ -53,7 +53,8 @@ pub(super) enum Down {
     Done,
 }
 
-/// Whether one side's half-close was passed on to the other.
+/// How far the proxy has passed on a half-close, in which one side ends its sending direction: not begun, still to be
+/// passed on to the other side, or passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HalfClose {
     Open,
@@ -61,7 +62,7 @@ pub(super) enum HalfClose {
     Sent,
 }
 
-/// What remains to be done after the response.
+/// What must still be done after the response.
 enum AfterResponse {
     Over,
     /// The request's direction must be polled again at once.
@@ -78,16 +79,16 @@ pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
     pub(super) up: Up,
     pub(super) response: D,
     pub(super) down: Down,
-    /// The client waits for a 100 before it sends the body, and none has been forwarded.
+    /// Whether the client waits for a 100 before it sends the body, and no 100 has been forwarded.
     pub(super) awaits_continue: bool,
-    /// The client was told that its connection stays open, so the next request follows this one.
+    /// Whether the client was told that its connection stays open, so that its next request follows this one.
     pub(super) keep_client: bool,
     pub(super) end_to_server: HalfClose,
     end_to_client: HalfClose,
     write_error: Option<Cause>,
     deadline: Option<Instant>,
     bounds: Bounds,
-    /// Reads of heads, and the moves of passages that no longer exist.
+    /// The number of reads of heads, plus the moves of passages that no longer exist.
     pub(super) moves: u64,
     pub(super) exchange: Exchange,
 }
@@ -100,7 +101,7 @@ pub(super) trait Heads {
     /// Ready when a head of the response has arrived and was handled.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>>;
 
-    /// Passes on that the client sends nothing after this request, if the server's protocol can express that.
+    /// Tells the server that the client sends nothing after this request, if the server's protocol can express that.
     fn pass_half_close(&mut self) {}
 }
 
@@ -181,11 +182,11 @@ where
                 }
             }
             Poll::Ready(Err(Cut::Sink(error))) => {
-                // The response, or its absence, shows the reason.
+                // The response, or its absence, will show the reason.
                 self.write_error = Some(error);
                 self.up = Up::Broken;
             }
-            // The response is complete, and the rest of the request is not needed.
+            // The response is complete, so the rest of the request is not needed.
             Poll::Ready(Err(Cut::Source(Cause::Reset(_))))
                 if self.down == Down::Done && !self.exchange.upgraded =>
             {
@@ -208,7 +209,7 @@ where
             }
             let passed =
                 self.response.poll_pass(&mut self.server, &mut self.client, Mode::Pass, cx);
-            // Some of the blocked bytes may have been written.
+            // Some of the bytes that wait to be written may have been written.
             self.exchange.response_started |= self.response.is_blocked()
                 || self.down == Down::Body && self.response.moved().written > 0;
             match passed {
@@ -233,7 +234,7 @@ where
         Ok(())
     }
 
-    /// The response is complete; the request may not be.
+    /// Called when the response is complete, but perhaps not the request.
     fn after_response(&mut self, cx: &mut Context<'_>) -> AfterResponse {
         if self.exchange.upgraded {
             self.poll_ends(cx);
@@ -254,8 +255,8 @@ where
     }
 
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        // After an upgrade the client's end of stream is passed on, and the server may still send; only the server's
-        // end ends the exchange.
+        // After an upgrade, the end of the client's stream is passed on, and the server may still send. Only the end of
+        // the server's stream ends the exchange.
         let up = if self.exchange.upgraded { Up::Sending } else { self.up };
         self.client.watch(up, self.down, cx)?;
         if self.up == Up::Done && self.end_to_server == HalfClose::Open {
@@ -337,7 +338,7 @@ where
         exchange
     }
 
-    /// Grows with everything that moves.
+    /// A number that grows with everything that moves.
     fn moves(&self) -> u64 {
         self.moves + self.request.moved().moves() + self.response.moved().moves()
     }
@@ -349,21 +350,21 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         !self.request.moved().used && self.client.is_replayable()
     }
 
-    /// The same, and no part of a response was forwarded.
+    /// Whether the request is still held completely, and no part of a response was forwarded.
     pub(super) fn may_try_again(&self) -> bool {
         self.is_replayable() && !self.exchange.response_started
     }
 
-    /// A head or a body of the server is incomplete or malformed.
+    /// The failure for a head or a body from the server that is incomplete or malformed.
     pub(super) fn server_failure(&mut self, cause: Cause) -> Failure {
         let retryable = self.exchange.first_byte.is_none() && self.is_replayable();
         match cause {
             Cause::Reset(reset) => server_reset(reset, retryable, self.order.mesh),
             Cause::Body(_) => Failure::new(Party::Server, cause),
-            // If a write failed before, that is the cause.
+            // If an earlier write failed, that is the cause.
             _ => {
                 // A proxy of the mesh ends a connection properly only between two requests. If it has read a part of a
-                // request, it answers it or resets the connection.
+                // request, it answers the request or resets the connection.
                 let is_unread = self.order.mesh && matches!(cause, Cause::Closed);
                 let report = self.server.report().filter(|_| self.order.mesh);
                 let cause =
@@ -374,8 +375,8 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         }
     }
 
-    /// A final response has arrived. Returns whether the client held the body back for a 100 that did not come; it may
-    /// or may not send the body now.
+    /// Called when a final response has arrived. Returns whether the client held the body back for a 100 that did not
+    /// come. The client may or may not send the body now.
     pub(super) fn is_withheld(&mut self) -> bool {
         let withheld = self.awaits_continue && !self.client.has_begun(self.request.moved().total);
         if withheld {
@@ -384,7 +385,7 @@ impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C,
         withheld
     }
 
-    /// The bytes behind the response's head are no longer HTTP, in both directions.
+    /// Called when the bytes after the response's head are no longer HTTP, in both directions.
     pub(super) fn upgrade(&mut self, status: u16) {
         self.exchange.status = Some(status);
         self.exchange.upgraded = true;

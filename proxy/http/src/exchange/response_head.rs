@@ -1,4 +1,4 @@
-//! Heads of responses from an HTTP/1 server, whatever the client speaks.
+//! Handles heads of responses from an HTTP/1 server, for clients of both versions.
 
 use std::task::{Context, Poll, ready};
 
@@ -12,12 +12,12 @@ use crate::failure::{Cause, Failure, Party};
 use crate::head::{Framing, ResponseHead};
 use crate::now;
 
-/// How the heads of an HTTP/1 server are forwarded. The bytes received from the server begin with `head`.
+/// How the heads from an HTTP/1 server are forwarded. The bytes that were received from the server begin with `head`.
 pub(super) trait Http1Heads {
     /// Whether a 101 names a protocol that the request asks for.
     fn is_granted(&self) -> bool;
 
-    /// Fails if the response does not answer the upgrade that the request asks for.
+    /// Fails if the response does not answer the request's wish for an upgrade.
     fn check_answer(&self) -> Result<(), Failure> {
         Ok(())
     }
@@ -25,11 +25,11 @@ pub(super) trait Http1Heads {
     /// Forwards an interim response other than 101.
     fn forward_interim(&mut self) -> Result<(), Failure>;
 
-    /// Forwards a final response whose body has this framing. `withheld`: the client may or may not send the body of
-    /// its request.
+    /// Forwards a final response whose body has this framing. `withheld` says that the client may or may not send the
+    /// body of its request.
     fn forward_final(&mut self, framing: Framing, withheld: bool) -> Result<(), Failure>;
 
-    /// Forwards a 101 or the success of a CONNECT, and begins to relay what follows it.
+    /// Forwards a 101 or the success of a CONNECT, and begins to relay the bytes after it.
     fn forward_switch(&mut self) -> Result<(), Failure>;
 }
 
@@ -70,7 +70,7 @@ where
         self.server.head.parse(bytes, self.order.limits).map_err(refused)
     }
 
-    /// Decides what to do with a head, and does it.
+    /// Decides how to treat a head, and does it.
     fn take_head(&mut self) -> Result<(), Failure> {
         let status = self.server.head.status();
         if status != 101 && self.server.head.is_interim() {
@@ -101,7 +101,7 @@ where
         self.forward_final(framing, withheld)
     }
 
-    /// Passes a final response to the judge, and notices one that does not belong to this request.
+    /// Passes a final response to the judge. Fails if the response does not belong to this request.
     fn judge_final(&mut self, is_tunnel: bool) -> Result<(), Failure> {
         let replayable = self.may_try_again();
         if !is_tunnel {

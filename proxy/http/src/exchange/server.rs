@@ -20,12 +20,13 @@ use crate::head::{Framing, ResponseHead};
 
 /// The server's end, as the relay uses it.
 pub(super) trait ServerEnd {
-    /// Whether the server's machine seems to be lost. For a stream, its connection finds this out.
+    /// Whether the server's machine seems to be lost. For a stream, its connection checks this.
     fn is_unanswered(&self) -> bool {
         false
     }
 
-    /// Why another proxy has cut its connection, if it reported that. For a stream, the reset contains it.
+    /// Why the server, if it is another proxy, has cut its connection, as far as it reported that. For a stream, the
+    /// reset contains the reason.
     fn report(&self) -> Option<Report> {
         None
     }
@@ -40,19 +41,21 @@ pub(super) trait ServerEnd {
         Poll::Ready(())
     }
 
-    /// The exchange has failed. `unused`: nothing was sent to the server, and it is not to blame.
+    /// Called when the exchange has failed. `unused` says that nothing was sent to the server, and that the server is
+    /// not to blame.
     fn fail(&mut self, unused: bool, exchange: &mut Exchange);
 
-    /// The exchange is over. `in_order`: the server has received the whole request, and still speaks HTTP.
+    /// Called when the exchange is over. `in_order` says that the server has received the whole request, and still
+    /// speaks HTTP.
     fn conclude(&mut self, in_order: bool, exchange: &mut Exchange);
 }
 
 /// A server that speaks HTTP/1.
 pub(super) struct ToConn<'r, S> {
     pub(super) conn: &'r mut Conn<S>,
-    /// The head of the response, as far as it was parsed.
+    /// The part of the response's head that was parsed so far.
     pub(super) head: ResponseHead,
-    /// The server intends to keep its connection open.
+    /// Whether the server intends to keep its connection open.
     pub(super) keep: bool,
 }
 
@@ -61,8 +64,9 @@ impl<'r, S: Io> ToConn<'r, S> {
         Self { conn, head: ResponseHead::default(), keep: false }
     }
 
-    /// Fails if the head is that of a 408 that crossed a request: the server has closed an idle connection before it
-    /// saw the request (RFC 9110 section 15.5.9). `retryable`: the request is held completely and was sent completely.
+    /// Fails if the head is a 408 that the server sent before it saw the request, because it has closed an idle
+    /// connection (RFC 9110 section 15.5.9). `retryable` says that the request is held completely and was sent
+    /// completely.
     pub(super) fn check_stale(&self, retryable: bool) -> Result<(), Failure> {
         let head = &self.head;
         if head.status() == 408 && self.conn.exchanges > 0 && !head.keep_alive() {
@@ -72,7 +76,7 @@ impl<'r, S: Io> ToConn<'r, S> {
         Ok(())
     }
 
-    /// Notes a final response with this framing.
+    /// Called when a final response with this framing begins.
     pub(super) fn begin_response(&mut self, framing: Framing, exchange: &mut Exchange) {
         exchange.status = Some(self.head.status());
         let timeout = self.head.meaning.keep_alive_timeout;
@@ -103,7 +107,7 @@ impl<S: Io> ServerEnd for ToConn<'_, S> {
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // If the shutdown fails, reading from the server reports it.
+        // If the shutdown fails, the next read from the server returns the error.
         Pin::new(&mut self.conn.io).poll_shutdown(cx).map(|_| ())
     }
 
@@ -111,7 +115,7 @@ impl<S: Io> ServerEnd for ToConn<'_, S> {
         exchange.server_reusable = unused && self.conn.is_quiet();
         self.conn.lost |= !exchange.server_reusable;
         if exchange.upgraded {
-            // A proper end would look like an end in the other protocol.
+            // Without a reset, the server would see a proper end in the other protocol.
             self.conn.io.reset_on_drop();
         }
     }

@@ -1,5 +1,5 @@
 //! Generates `docs/reference/errors.md`: the causes for messages that are not valid HTTP, and for streams that are
-//! reset, with their descriptions from the code.
+//! reset. Their descriptions come from the code.
 
 use std::fmt::Write as _;
 use std::io;

@@ -6,8 +6,8 @@
 
 use leno_h2::Code;
 
-/// Causes by number for which the application's message is to blame. The proxies of a mesh may have different releases,
-/// so new causes are appended, and none is removed.
+/// The names of causes by number, for failures for which the application's message is to blame. The proxies of a mesh
+/// may have different releases, so new causes are appended, and none is removed.
 const FAULTS: [&str; 24] = [
     "chunk-size",
     "chunk-end",
@@ -35,7 +35,7 @@ const FAULTS: [&str; 24] = [
     "transfer-encoding-in-http-1.0",
 ];
 
-/// The other causes. Their numbers begin at [`Code::OTHER_OF_MESH`].
+/// The names of the other causes. Their numbers begin at [`Code::OTHER_OF_MESH`].
 const OTHERS: [&str; 9] = [
     "closed",
     "broken",
@@ -66,7 +66,7 @@ impl Report {
         numbered(&FAULTS, 0).or_else(|| numbered(&OTHERS, Code::OTHER_OF_MESH))
     }
 
-    /// The cause of a code. `None` for a code of RFC 9113 or of a later release.
+    /// The cause of a code. `None` if the code is one of RFC 9113, or only later releases know it.
     pub(crate) fn of_code(code: Code) -> Option<Self> {
         let number = code.mesh_number()?;
         let label = match number.checked_sub(Code::OTHER_OF_MESH) {
@@ -76,12 +76,12 @@ impl Report {
         label.map(|label| Self { code, label: *label })
     }
 
-    /// The cause of a number. `None` for a number of a later release.
+    /// The cause with a number. `None` if only later releases know the number.
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::of_code(Code::of_mesh(number))
     }
 
-    /// Its number among the codes of the mesh.
+    /// The number of the cause among the codes of the mesh.
     pub(crate) fn number(self) -> u8 {
         self.code.mesh_number().unwrap_or(Code::OTHER_OF_MESH)
     }

@@ -1,4 +1,4 @@
-//! Header lines, and the combined meaning of those about the connection and the body.
+//! Header lines, and the common meaning of those that concern the connection and the body.
 
 use leno_h2::{is_identity_field, is_mesh_field};
 
@@ -74,7 +74,7 @@ fn known(name: &[u8]) -> Known {
         .map_or_else(|| reserved(name), |(_, known)| *known)
 }
 
-/// Recognises names that only the mesh may set. The first letter excludes most names.
+/// Recognises names that only the mesh may set. Most other names differ from them already in their first letter.
 #[inline]
 fn reserved(name: &[u8]) -> Known {
     match name.first() {
@@ -102,28 +102,28 @@ pub(crate) enum Transfer {
     #[default]
     Absent,
     Chunked,
-    /// Other codings, then `chunked`.
+    /// `chunked` after other codings.
     CodedChunked,
     /// `chunked` is missing, repeated or not last.
     Malformed,
 }
 
-/// What the headers mean for the connection and the body.
+/// The meaning of the headers for the connection and the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Meaning {
     pub(crate) connection: Connection,
     pub(crate) transfer: Transfer,
     pub(crate) length: Option<u64>,
-    /// There are several `Content-Length` headers with the same value.
+    /// Whether there are several `Content-Length` headers with the same value.
     pub(crate) length_repeated: bool,
     pub(crate) host: Option<Span>,
     pub(crate) expect_continue: bool,
     pub(crate) upgrade: Upgrade,
-    /// There is a header of the mesh.
+    /// Whether there is a header of the mesh.
     pub(crate) mesh: bool,
-    /// There is a header that tells an application who its client is.
+    /// Whether there is a header that tells an application who its client is.
     pub(crate) identity: bool,
-    /// There is a header that is always for this hop only.
+    /// Whether there is a header that is always for this hop only.
     pub(crate) hop_by_hop: bool,
     /// The `timeout` parameter of `Keep-Alive`, in seconds.
     pub(crate) keep_alive_timeout: Option<u32>,
@@ -134,7 +134,8 @@ pub(crate) struct Meaning {
 pub(crate) enum Upgrade {
     #[default]
     Absent,
-    /// An upgrade to HTTP/2 in clear text, a second protocol that no policy would apply to. It is never forwarded.
+    /// An upgrade to HTTP/2 in clear text. It is never forwarded, because no policy would apply to the requests in this
+    /// second protocol.
     Http2,
     Other,
 }
@@ -228,8 +229,8 @@ impl Meaning {
 }
 
 impl Transfer {
-    /// Adds one more line. Only a single line `chunked` counts as chunked, because servers disagree about lists with
-    /// the same meaning.
+    /// Adds one more line. Only a single line `chunked` counts as chunked, because servers interpret equivalent lists
+    /// differently.
     fn then(self, value: &[u8]) -> Self {
         let chunked = |token: &[u8]| token.eq_ignore_ascii_case(b"chunked");
         let count = tokens(value).filter(|token| chunked(token)).count();

@@ -4,13 +4,13 @@ use smallvec::SmallVec;
 
 use super::{Framing, Headers, Known, Meaning, tokens};
 
-/// The options of a head's `Connection`, as a list. It is stored because trailers arrive when the bytes of the head are
-/// gone. The usual one or two names fit without an allocation.
+/// The options of a head's `Connection`, as a list. It is stored because trailers arrive when the bytes of the head no
+/// longer exist. The usual one or two names fit without an allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionOptions(SmallVec<[u8; 32]>);
 
 impl ConnectionOptions {
-    /// `None` unless there may be trailers and `Connection` names fields that are not hop-by-hop anyway.
+    /// `None` if there are no trailers, or if `Connection` only names fields that are for one hop in any case.
     pub(crate) fn of_head(
         (headers, meaning): (&Headers, &Meaning),
         framing: Framing,

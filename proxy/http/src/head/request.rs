@@ -14,9 +14,9 @@ use crate::limits::Limits;
 pub struct RequestHead {
     pub(super) progress: Progress,
     pub(crate) method: Span,
-    /// The method is HEAD. It is stored because the bytes of a head are dropped when its body is passed on.
+    /// Whether the method is HEAD. This is stored because the bytes of a head are dropped when its body is passed on.
     pub(crate) is_head: bool,
-    /// The method is CONNECT.
+    /// Whether the method is CONNECT.
     pub(crate) is_connect: bool,
     pub(crate) target: Span,
     pub(crate) version: Version,
@@ -170,7 +170,7 @@ impl RequestHead {
 
 impl RequestHead {
     /// A CONNECT names a host and a port, which Host repeats (RFC 9112 section 3.2.3), and has no content (RFC 9110
-    /// section 9.3.6): servers disagree about where a body of it would end.
+    /// section 9.3.6): servers disagree about where its body would end.
     fn check_connect(&self, target: &[u8], host: Option<&[u8]>) -> Result<(), HeadError> {
         if !is_host_and_port(target) {
             return Err(HeadError::Target);
@@ -190,15 +190,15 @@ impl RequestHead {
     }
 }
 
-/// Whether it is a valid target of a CONNECT.
+/// Whether `target` is a valid target of a CONNECT.
 pub(crate) fn is_host_and_port(target: &[u8]) -> bool {
     let port = target.rsplit(|byte| *byte == b':').next().unwrap_or_default();
     let has_port = !port.is_empty() && port.iter().all(u8::is_ascii_digit);
     has_port && port.len() < target.len() && is_authority(target)
 }
 
-/// Visible characters, and bytes above ASCII because many clients send them and all servers accept them. No fragment,
-/// because servers cut it off at different places.
+/// Whether a byte may be in a target: a visible character, or a byte above ASCII because many clients send those and
+/// all servers accept them. `#` is not permitted, because servers cut off a fragment at different places.
 pub(crate) fn in_target(byte: u8) -> bool {
     byte > 0x20 && byte != 0x7f && byte != b'#'
 }
@@ -221,8 +221,8 @@ pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// The number of digits of the largest port.
 const PORT_DIGITS: usize = 5;
 
-/// Whether it is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers disagree
-/// about the host in anything else, and policies depend on the host.
+/// Whether `authority` is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers find
+/// different hosts in everything else, and policies depend on the host.
 pub(crate) fn is_authority(authority: &[u8]) -> bool {
     let in_address = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
     let (host, port) = match authority.strip_prefix(b"[") {
@@ -244,7 +244,7 @@ pub(crate) fn is_authority(authority: &[u8]) -> bool {
     }
 }
 
-/// Whether it is the name of a host (RFC 3986 section 3.2.2), without commas, which would make it a list.
+/// Whether `name` is the name of a host (RFC 3986 section 3.2.2), without commas, which would make it a list.
 fn is_name(name: &[u8]) -> bool {
     let mut bytes = name.iter();
     while let Some(byte) = bytes.next() {

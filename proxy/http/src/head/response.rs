@@ -1,4 +1,4 @@
-//! Heads of responses.
+//! Parses the heads of responses.
 
 use super::view::ResponseView;
 use super::{
@@ -19,7 +19,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// As [`RequestHead::parse`](crate::RequestHead::parse).
+    /// Parses the head of a response, like [`RequestHead::parse`](crate::RequestHead::parse).
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         if !self.progress.worth_a_look(bytes, head_limit(limits)) {
             return Ok(false);
@@ -58,20 +58,21 @@ impl ResponseHead {
         self.meaning.keeps_alive(self.version) && !self.has_faulty_framing()
     }
 
-    /// Whether it is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112 section 6.1):
-    /// HTTP/1.0 recipients may have read the chunks as content.
+    /// Whether the response is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112 section
+    /// 6.1): HTTP/1.0 recipients may have read the chunks as content.
     pub(crate) fn has_faulty_framing(&self) -> bool {
         self.version == Version::Http10 && self.meaning.transfer != Transfer::Absent
     }
 
-    /// Whether it has no content and must not have fields that frame content (RFC 9112 section 6.1, RFC 9110 section
-    /// 8.6). Other responses without content, such as 304, may describe the content that they omit.
+    /// Whether the response has no content and must not have fields that frame content (RFC 9112 section 6.1, RFC 9110
+    /// section 8.6). Other responses without content, such as 304, may have these fields, for the content that they
+    /// omit.
     pub(crate) fn is_unframed(&self) -> bool {
         self.is_interim() || self.status == 204
     }
 
-    /// How the end of the body is found (RFC 9112 section 6.3). `to_head`: the request's method was HEAD. If both are
-    /// present, Transfer-Encoding takes precedence over Content-Length.
+    /// How the end of the body is found (RFC 9112 section 6.3). `to_head` says that the request's method was HEAD.
+    /// Transfer-Encoding takes precedence over Content-Length.
     pub fn framing(&self, to_head: bool) -> Framing {
         if to_head || self.is_interim() || matches!(self.status, 204 | 304) {
             return Framing::None;
@@ -106,7 +107,7 @@ impl ResponseHead {
             Some(status @ 100..) => status as u16,
             _ => return Err(HeadError::StatusLine),
         };
-        // Many servers omit the space before an empty reason.
+        // Many servers omit the space before an empty reason phrase.
         let reason = match window.get(12) {
             None => return unfinished,
             Some(b' ') => 13,

@@ -258,7 +258,7 @@ fn responses() {
     }
 }
 
-/// Bytes that are nearly a head: pieces that matter to a parser, in any order.
+/// Bytes that resemble a head: pieces that matter to a parser, in any order.
 fn near_head() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         8 => Just(b"X-Name: value\r\n".to_vec()),
@@ -299,7 +299,7 @@ fn in_steps<H: Default + Clone>(
 }
 
 proptest! {
-    /// Only the number of bytes that were already searched for line ends may differ.
+    /// The result must not depend on the split, except the number of bytes that were already searched for line ends.
     #[test]
     fn the_way_the_bytes_are_split_makes_no_difference(bytes in near_head(), mut cuts in prop::collection::vec(1usize..200, 0..9)) {
         cuts.sort_unstable();
@@ -321,7 +321,7 @@ proptest! {
         prop_assert_eq!(&same(in_steps(&bytes, &every, ResponseHead::parse)), &whole);
     }
 
-    /// Every head that is accepted here means the same to a parser that many servers use.
+    /// Every head that is accepted here means the same to `httparse`, a parser that many servers use.
     #[test]
     fn httparse_agrees_on_what_is_accepted(bytes in near_head()) {
         let mut head = RequestHead::default();

@@ -25,7 +25,8 @@ pub(crate) fn is_token(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(|byte| in_token(*byte))
 }
 
-/// The number that up to 18 digits represent. More could overflow, and no body is longer. `None` if it is malformed.
+/// The number that up to 18 digits represent. With more digits it could overflow, and no body is that long. `None` if
+/// it is malformed.
 pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
     let good = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
     good.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
@@ -46,16 +47,16 @@ pub(crate) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> 
     }
 }
 
-/// Whether `byte` may be in the value of a header: anything but control characters other than the tab.
+/// Whether `byte` may be in the value of a header. Only control characters other than the tab may not.
 pub(crate) fn is_text(byte: u8) -> bool {
     byte >= 0x20 && byte != 0x7f || byte == b'\t'
 }
 
-/// The first position from `at` on whose byte is not permitted in a header's value, or the end.
+/// The position of the first byte, from `at` on, that is not permitted in a header's value; the end if there is none.
 pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     let mut at = at;
-    // Checks eight bytes at once: whether one is below 0x20 or is 0x7f.
+    // Check eight bytes at once whether one of them is below 0x20 or is 0x7f.
     while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         let word = u64::from_le_bytes(*eight);
         let below = word.wrapping_sub(ONES * 0x20) & !word;
@@ -66,7 +67,8 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
             at += 8;
             continue;
         }
-        // A borrow in a subtraction may mark a byte wrongly, but only after the first correct mark.
+        // Because of a borrow in the subtraction a permitted byte may be marked, but only after a byte that is marked
+        // correctly.
         at += found.trailing_zeros() as usize / 8;
         if bytes.get(at) != Some(&b'\t') {
             return at;
@@ -79,7 +81,7 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
     at
 }
 
-/// Without the spaces and tabs at both ends.
+/// The value without the spaces and tabs at both ends.
 pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;

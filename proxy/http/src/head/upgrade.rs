@@ -2,9 +2,9 @@
 
 use super::tokens;
 
-/// Whether `granted`, the values of a response's `Upgrade`, names only protocols in `asked`, the values of its
-/// request's, and at least one: "A server MUST NOT switch to a protocol that was not indicated by the client" (RFC 9110
-/// section 7.8).
+/// Whether a response grants a protocol that the request asks for. `granted` are the values of `Upgrade` in the
+/// response, `asked` those in the request. Every granted protocol must be in `asked`, and there must be at least one:
+/// "A server MUST NOT switch to a protocol that was not indicated by the client" (RFC 9110 section 7.8).
 pub(crate) fn grants<'v>(
     granted: impl Iterator<Item = &'v [u8]>,
     asked: impl Iterator<Item = &'v [u8]> + Clone,

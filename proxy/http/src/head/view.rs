@@ -1,4 +1,4 @@
-//! Heads as seen by code that does not depend on the version of HTTP.
+//! Heads as they appear to code that does not depend on the version of HTTP.
 
 use leno_hpack::{Block, Field, Fields, Token};
 
@@ -20,7 +20,7 @@ impl<'a> RequestView<'a> {
         Self(Request::Http1(head, bytes))
     }
 
-    /// `method`: what it would be in HTTP/1.
+    /// `method` is the method that the request would have in HTTP/1.
     pub(crate) fn of_http2(block: &'a Block, method: &'a [u8]) -> Self {
         Self(Request::Http2(block, method))
     }
@@ -34,7 +34,7 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// Whether it opens a tunnel: a CONNECT, unless it is an extended one (RFC 8441).
+    /// Whether the request opens a tunnel, which is a CONNECT that is not extended (RFC 8441).
     pub fn is_connect(&self) -> bool {
         match self.0 {
             Request::Http1(head, _) => head.is_connect,
@@ -56,13 +56,13 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The target's path as sent, without its query (nothing is decoded). `*` stays `*`. A CONNECT has no path, and
-    /// this is `*` for it too.
+    /// The target's path as sent, without its query and without decoding. For the target `*` the result is `*`. A
+    /// CONNECT has no path, and the result is `*` as well.
     pub fn path(&self) -> &'a [u8] {
         self.path_and_query().0
     }
 
-    /// What follows the first `?` of the target.
+    /// The part of the target after the first `?`.
     pub fn query(&self) -> Option<&'a [u8]> {
         self.path_and_query().1
     }
@@ -83,7 +83,7 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// The version in which the request came.
+    /// The HTTP version of the request.
     pub fn version(&self) -> Version {
         match self.0 {
             Request::Http1(head, _) => head.version,
@@ -91,8 +91,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The first header with this name in any case, without white space around its value. `host` is found in HTTP/2
-    /// too.
+    /// The first header with this name, in upper or lower case, without white space around its value. `host` is found
+    /// in HTTP/2, too.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         if let Request::Http2(block, _) = self.0
             && name.eq_ignore_ascii_case("host")
@@ -105,7 +105,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The values of all headers with this name in any case.
+    /// The values of all headers with this name, in upper or lower case.
     pub(crate) fn values(
         &self,
         name: &'static str,
@@ -113,8 +113,8 @@ impl<'a> RequestView<'a> {
         values(self.headers(), name)
     }
 
-    /// The headers whose names `is_wanted` accepts and that are forwarded to the server. Those that the client's
-    /// `Connection` names are not (RFC 9110 section 7.6.1).
+    /// The headers whose names `is_wanted` accepts, and that are forwarded to the server. Headers that the client's
+    /// `Connection` names are not forwarded (RFC 9110 section 7.6.1).
     pub fn forwarded(
         &self,
         is_wanted: impl Fn(&str) -> bool,
@@ -135,8 +135,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// Headers that may be about traces, selected by the beginning of their names: `traceparent`, `tracestate`, `b3`,
-    /// `x-b3-*` and a few others. This is cheaper than to examine all headers.
+    /// Headers that may be about traces, which is decided by the beginning of their names: `traceparent`, `tracestate`,
+    /// `b3`, `x-b3-*` and a few others. This is cheaper than examining all headers.
     pub fn trace_headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let (lines, fields) = match self.0 {
             Request::Http1(head, bytes) => (Some((head.headers.iter(), bytes)), None),
@@ -198,7 +198,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The reason phrase as sent; HTTP/2 has none.
+    /// The reason phrase as sent; empty for HTTP/2, which has none.
     pub fn reason(&self) -> &'a [u8] {
         match self.0 {
             Response::Http1(head, bytes) => head.reason.of(bytes),
@@ -206,7 +206,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The version in which the response came.
+    /// The HTTP version of the response.
     pub fn version(&self) -> Version {
         match self.0 {
             Response::Http1(head, _) => head.version,
@@ -214,7 +214,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The first header with this name in any case, without white space around its value.
+    /// The first header with this name, in upper or lower case, without white space around its value.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         match self.0 {
             Response::Http1(head, bytes) => find_line(&head.headers, bytes, name),
@@ -222,7 +222,7 @@ impl<'a> ResponseView<'a> {
         }
     }
 
-    /// The values of all headers with this name in any case.
+    /// The values of all headers with this name, in upper or lower case.
     pub(crate) fn values(
         &self,
         name: &'static str,

@@ -12,13 +12,13 @@ use tokio::time::sleep;
 use crate::answer::Answer;
 use crate::call::Call;
 
-/// Serves a client's connection to its end. `begin` gets each request, and should serve it in a separate task.
-/// `received` was read from the connection already. When `drain` is ready, the client is told to open no more streams,
-/// and the connection ends after those that are open.
+/// Serves a client's connection until it ends. `begin` gets each request, and should serve it in a separate task.
+/// `received` are bytes that were already read from the connection. When `drain` is ready, the client is told to open
+/// no more streams, and the connection ends after the streams that are open.
 ///
-/// A client that has sent no request yet is told together with its first one, or after [`IDLE_GRACE`]. If a new
-/// connection ends unused, clients conclude that the server does not work, and report an error in place of connecting
-/// again.
+/// If the client has sent no request by then, it is told together with its first request, or after [`IDLE_GRACE`]. If a
+/// new connection ends unused, clients conclude that the server does not work, and report an error instead of
+/// connecting again.
 ///
 /// # Errors
 /// The connection failed on either side, or the client violated the protocol or a limit.
@@ -32,14 +32,14 @@ pub async fn serve_streams<S: Io>(
     let (mut accept, mut driver) = leno_h2::server(client, received, limits);
     let mut drain = pin!(drain);
     let (mut draining, mut told, mut begun, mut accepting) = (false, false, false, true);
-    // Boxed, because most connections do not need it.
+    // This is boxed, because most connections do not need it.
     let mut grace = None;
     poll_fn(|cx| {
         draining = draining || drain.as_mut().poll(cx).is_ready();
         if let Poll::Ready(ended) = Pin::new(&mut driver).poll(cx) {
             return Poll::Ready(ended);
         }
-        // Requests arrive only through the driver, which this task polls, so they need not wake it.
+        // Requests arrive only through the driver, which this task polls. So requests need not wake this task.
         let quiet = &mut Context::from_waker(Waker::noop());
         while accepting {
             match accept.poll_accept(quiet) {
@@ -49,7 +49,7 @@ pub async fn serve_streams<S: Io>(
                 }
                 Poll::Ready(None) => {
                     accepting = false;
-                    // The driver may have been waiting only for the last request to be accepted.
+                    // The driver may only have waited until the last request was accepted.
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending => break,
@@ -72,7 +72,7 @@ pub async fn serve_streams<S: Io>(
 }
 
 impl Call {
-    /// Answers in place of a server, with `cause` in the `leno-error` header.
+    /// Answers with an error in place of a server. `cause` is the value of the `leno-error` header.
     pub fn fail(self, status: u16, cause: &str) {
         self.respond(&Answer::error(status, cause));
     }

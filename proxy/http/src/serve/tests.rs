@@ -1,4 +1,4 @@
-//! One client's connection over loopback. Every request is answered in place of a server.
+//! Tests one client's connection over loopback. Every request is answered in place of a server.
 
 use std::cell::RefCell;
 
@@ -7,8 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Serves a client that sends `said` and ends its stream. Returns what it reads, the targets of its requests, and what
-/// was refused.
+/// Serves a client that sends `said` and ends its stream. Returns the bytes that the client reads, the targets of its
+/// requests, and the status and cause of a refused request.
 async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -67,7 +67,7 @@ async fn left_with(said: &[u8], then: &[u8]) -> String {
     ask.send(()).unwrap();
     let is_done = serving.as_mut().poll(context).is_ready();
     let talking = async {
-        // This fails if the connection is closed already.
+        // This fails if the connection is already closed.
         let _gone = client.write_all(then).await;
         let mut heard = String::new();
         client.read_to_string(&mut heard).await.unwrap();

@@ -12,7 +12,7 @@
 //!          └ version
 //! ```
 //!
-//! Most clients cause the same value in every request, so HPACK encodes it in one byte.
+//! The value is the same in every request of most clients, so HPACK encodes it in one byte.
 
 use leno_hpack::{Field, Token};
 use smallvec::SmallVec;
@@ -22,9 +22,9 @@ use crate::writer::Writer;
 
 /// The value in an HTTP/2 response that grants another protocol to an HTTP/1 client.
 pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
-/// Most names that are listed because they are not in the style.
+/// The largest number of names that are listed because they are not in the style.
 const NAMES: usize = 16;
-/// Most bytes of these names.
+/// The largest number of bytes in these names.
 const NAME_BYTES: usize = 512;
 
 /// The header's value while it is being written.
@@ -39,7 +39,7 @@ pub(crate) struct Carried<'a> {
     pub(crate) no_path: bool,
     pub(crate) no_host: bool,
     pub(crate) switched: bool,
-    /// `Content-Length: 0`, which is not permitted in an extended CONNECT.
+    /// Whether there was `Content-Length: 0`, which is not permitted in an extended CONNECT.
     pub(crate) zero_length: bool,
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) method: Option<&'a [u8]>,
@@ -49,7 +49,7 @@ pub(crate) struct Carried<'a> {
 }
 
 impl<'a> Carried<'a> {
-    /// `None` if no proxy writes such a value.
+    /// `None` if it is not a value that a proxy writes.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(4)?;
         let version = match head {
@@ -104,7 +104,7 @@ impl<'a> Carried<'a> {
         }
     }
 
-    /// Writes `name`, which is in lower case, in its original case.
+    /// Writes `name`, which is given in lower case, in its original case.
     pub(crate) fn put_name(&self, name: &[u8], out: &mut Writer) {
         let kept = if self.words.is_empty() {
             None
@@ -118,7 +118,7 @@ impl<'a> Carried<'a> {
     }
 }
 
-/// The words before the reason phrase, and the reason phrase.
+/// Splits off the reason phrase.
 fn split_reason(words: &[u8]) -> Option<(&[u8], &[u8])> {
     if let Some(reason) = words.strip_prefix(b"r=") {
         return Some((b"", reason));
@@ -148,8 +148,8 @@ fn is_styled(name: &[u8], title_case: bool) -> bool {
     })
 }
 
-/// Writes the beginning of the header: version, style and flags. [`push_names`] appends the names that are not in the
-/// style.
+/// Writes the beginning of the header: version, style and flags. [`push_names`] then appends the names that are not in
+/// the style.
 pub(super) fn begin(version: Version, headers: &[Header], bytes: &[u8]) -> (Value, bool) {
     let mut value = Value::new();
     value.extend_from_slice(if version == Version::Http10 { b"1.0 " } else { b"1.1 " });

@@ -6,17 +6,17 @@ use super::Carried;
 use crate::head::{HeadError, is_token, text_end};
 use crate::writer::{Rendered, Writer};
 
-/// Bytes that a head needs besides its fields: first line, `Connection`, framing and `Host`.
+/// How many bytes a head needs besides its fields: for the first line, `Connection`, framing and `Host`.
 const OVERHEAD: usize = 1024;
 
-/// Writes lines. Names are in the style of `carried`, or in lower case if that is `None`.
+/// Writes lines. Names are in the style of `carried`; if that is `None`, in lower case.
 pub(super) struct Lines<'c> {
     out: Writer,
     pub(super) carried: Option<Carried<'c>>,
 }
 
 impl<'c> Lines<'c> {
-    /// With room for the fields of `block`, whose size includes 32 bytes for each of them, and for `more` bytes.
+    /// With room for the fields of `block`, whose size includes 32 bytes for each field, and for `more` bytes.
     pub(super) fn new(block: &Block, more: usize, carried: Option<Carried<'c>>) -> Self {
         let needed = block.size().saturating_add(more).saturating_add(OVERHEAD);
         Self { out: Writer::with_room(needed), carried }
@@ -30,7 +30,7 @@ impl<'c> Lines<'c> {
         self.out.put_number(number);
     }
 
-    /// Writes a name and the colon behind it.
+    /// Writes a name and the colon after it.
     pub(super) fn name(&mut self, name: &[u8]) {
         match self.carried {
             None => self.put(name),
@@ -65,7 +65,7 @@ impl<'c> Lines<'c> {
     }
 }
 
-/// Refuses bytes that would end a line of HTTP/1 early, even if an earlier check has accepted them.
+/// Refuses bytes that would end a line of HTTP/1 too early, even if an earlier check has accepted them.
 pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
     let is_known = field.token() != Token::NONE && !field.is_pseudo();
     if !is_known && !is_token(field.name()) {

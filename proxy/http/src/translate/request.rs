@@ -1,4 +1,4 @@
-//! Heads of requests.
+//! Translates heads of requests.
 
 use leno_h2::Head;
 use leno_hpack::{Block, Token};
@@ -13,17 +13,17 @@ use crate::head::{
 };
 use crate::writer::Rendered;
 
-/// What the translation of an HTTP/1 request depends on besides its head.
+/// Facts about the server on which the translation of an HTTP/1 request depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ToH2 {
-    /// The server is a proxy of the mesh.
+    /// Whether the server is a proxy of the mesh.
     pub(crate) mesh: bool,
-    /// The server accepts extended CONNECT, so an upgrade can be requested.
+    /// Whether the server accepts extended CONNECT, so that an upgrade can be requested.
     pub(crate) connect: bool,
 }
 
-/// The fields of an HTTP/1 request, and whether its stream must stay open for the bytes that follow, because it is a
-/// CONNECT or became an extended one.
+/// The fields of an HTTP/1 request, and whether its stream must stay open for the bytes that follow, because the
+/// request is a CONNECT or has become an extended one.
 pub(crate) fn to_h2(
     head: &RequestHead,
     bytes: &[u8],
@@ -70,7 +70,7 @@ pub(crate) fn to_h2(
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
     if upgrade.is_some() || head.is_connect {
-        // It would be taken for the length of the other protocol's bytes.
+        // The server would interpret it as the length of the bytes in the other protocol.
         block.remove_all(b"content-length");
     }
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
@@ -110,7 +110,7 @@ fn protocol<'b>(head: &RequestHead, bytes: &'b [u8]) -> Option<&'b [u8]> {
     tokens(header.value.of(bytes)).next().filter(|protocol| is_protocol(protocol))
 }
 
-/// A name, perhaps with a version. HTTP/2 in clear text is never requested.
+/// Whether this is a name, with or without a version. HTTP/2 in clear text is never requested.
 fn is_protocol(protocol: &[u8]) -> bool {
     let fits = |byte: &u8| in_token(*byte) || *byte == b'/';
     !protocol.is_empty()
@@ -132,14 +132,14 @@ fn push_lower_pseudo(block: &mut Block, name: &[u8], value: &[u8]) {
 pub(crate) struct Http1Request {
     pub(crate) head: Rendered,
     pub(crate) framing: Framing,
-    /// The request asks for another protocol, or is a CONNECT.
+    /// Whether the request asks for another protocol, or is a CONNECT.
     pub(crate) upgrade: bool,
     /// The key that was generated because the client sent none.
     pub(crate) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
-/// The head of an HTTP/2 request in the form of HTTP/1. `empty`: it has no body. `carried`: the value of the internal
-/// header that another proxy of the mesh has added.
+/// The head of an HTTP/2 request in the form of HTTP/1. `empty` says that it has no body. `carried` is the value of the
+/// internal header that another proxy of the mesh has added.
 pub(crate) fn to_h1(
     block: &Block,
     carried: Option<&[u8]>,
@@ -244,8 +244,8 @@ fn put_target(lines: &mut Lines<'_>, block: &Block, method: &[u8]) -> Result<(),
     lines.put(authority);
     match path {
         b"*" => {}
-        // Anything else behind the slash would become a part of the authority, and the path would not be the one that
-        // policies were applied to.
+        // Other bytes after the slash would become a part of the authority, and the path would not be the one to which
+        // policies were applied.
         [b'/', rest @ ..] if carried.no_path && matches!(rest, [] | [b'?', ..]) => lines.put(rest),
         _ => lines.put(path),
     }
@@ -258,11 +258,11 @@ fn put_host(lines: &mut Lines<'_>, block: &Block, old: bool) -> Result<(), HeadE
     let known = authority.unwrap_or_default();
     let same =
         |host: &[u8]| without_port(host, scheme).eq_ignore_ascii_case(without_port(known, scheme));
-    // Whether the target contains the host that policies were applied to, or there is no host.
+    // Whether the target contains the host to which policies were applied, or there is no host.
     let is_said = |carried: Carried<'_>| carried.absolute || known.is_empty();
     let host = match lines.carried {
         Some(carried) if carried.no_host && old && is_said(carried) => return Ok(()),
-        // The original may differ from it in insignificant details only.
+        // The original host may differ from the authority only in details that do not matter.
         Some(carried @ Carried { host: Some(host), .. })
             if same(host) || host.is_empty() && is_said(carried) =>
         {
@@ -303,7 +303,7 @@ fn put_fields(
     Ok(Some(key))
 }
 
-/// Joins the cookie fields to one line (RFC 9113 section 8.2.3).
+/// Joins the cookie fields into one line (RFC 9113 section 8.2.3).
 fn put_cookies(lines: &mut Lines<'_>, block: &Block) -> Result<(), HeadError> {
     let mut first = true;
     for field in block.iter().filter(|field| field.token() == Token::COOKIE) {

@@ -1,4 +1,4 @@
-//! Heads of responses.
+//! Translates heads of responses.
 
 use leno_h2::Head;
 use leno_hpack::{Block, Token};
@@ -13,7 +13,7 @@ use crate::head::{Framing, HeadError, ResponseHead, Transfer, Version};
 use crate::writer::Rendered;
 
 /// The fields of an HTTP/1 response, as HTTP/2. The status `101` becomes `200`. With `carry`, the HTTP/1 details are
-/// added in an internal header: the client is a proxy of the mesh, whose own client speaks HTTP/1.
+/// added in an internal header, because the client is a proxy of the mesh and its own client speaks HTTP/1.
 pub(crate) fn to_h2(
     head: &ResponseHead,
     bytes: &[u8],
@@ -58,7 +58,7 @@ fn digits(status: u16) -> [u8; 3] {
     [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
 
-/// What the HTTP/1 head of a response depends on.
+/// Facts on which the HTTP/1 head of a response depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ToH1<'a> {
     pub(crate) status: u16,
@@ -66,11 +66,11 @@ pub(crate) struct ToH1<'a> {
     pub(crate) version: Version,
     /// Whether the client's connection stays open, provided that the body has a length or is chunked.
     pub(crate) keep: bool,
-    /// The request's method was HEAD.
+    /// Whether the request's method was HEAD.
     pub(crate) to_head: bool,
-    /// There is no body.
+    /// Whether there is no body.
     pub(crate) empty: bool,
-    /// The value of the internal header with HTTP/1 details that another proxy of the mesh has added.
+    /// The value of the internal header in which another proxy of the mesh has added HTTP/1 details.
     pub(crate) carried: Option<&'a [u8]>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct ToH1<'a> {
 pub(crate) struct Http1Response {
     pub(crate) head: Rendered,
     pub(crate) framing: Framing,
-    /// The client's connection stays open.
+    /// Whether the client's connection stays open.
     pub(crate) keep: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     Ok(Http1Response { head: lines.finish()?, framing, keep })
 }
 
-/// The `101` response to a WebSocket client, from the response to an extended CONNECT. `accept` is the
+/// The `101` response to a WebSocket client, made from the response to an extended CONNECT. `accept` is the
 /// Sec-WebSocket-Accept that the client expects, in case the server has not sent one.
 pub(crate) fn to_switch(
     block: &Block,

@@ -105,7 +105,7 @@ type Fields = &'static [(&'static str, &'static str)];
 const GOOD: [(&str, &str); 4] =
     [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/")];
 
-/// The good head with other values for some fields, and with more fields.
+/// The good head, with other values of some fields and with additional fields.
 fn changed(fields: &[(&str, &str)]) -> Block {
     let mut block = block(&GOOD);
     for (name, value) in fields {
@@ -187,7 +187,7 @@ fn details_from_another_proxy_are_bounded_and_checked() {
     };
     let cases: &[(&str, Fields, &str)] = &[
         ("1.1 T h=a:80", &[], "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n"),
-        // The host must be the authority that policies were applied to.
+        // The host must be the authority to which policies were applied.
         ("1.1 T h=evil", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Tn", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.0 Tn", &[], "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"),
@@ -195,7 +195,7 @@ fn details_from_another_proxy_are_bounded_and_checked() {
         ("1.0 Tn", &[(":authority", "")], "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
         ("1.1 T h=", &[], "GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Ta h=", &[], "GET http://a/ HTTP/1.1\r\nHost: \r\n\r\n"),
-        // The path must be the one that policies were applied to.
+        // The path must be the one to which policies were applied.
         ("1.1 Tae", &[], "GET http://a HTTP/1.1\r\nHost: a\r\n\r\n"),
         ("1.1 Tae", &[(":path", "/?q")], "GET http://a?q HTTP/1.1\r\nHost: a\r\n\r\n"),
         (

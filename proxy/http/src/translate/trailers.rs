@@ -1,4 +1,4 @@
-//! Trailer sections.
+//! Translates trailer sections.
 
 use leno_h2::{Head, may_be_trailer};
 use leno_hpack::Block;
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::lines::check;
 use crate::head::{split_once, trim};
 
-/// Converts the trailers of chunked framing, whose lines were checked on arrival, to fields.
+/// Converts the trailers after chunks to fields. Their lines were checked when they arrived.
 pub(crate) fn to_h2(lines: &[u8]) -> Head {
     let mut block = Head::new();
     for line in lines.split(|byte| *byte == b'\n') {
@@ -20,8 +20,7 @@ pub(crate) fn to_h2(lines: &[u8]) -> Head {
     block
 }
 
-/// Converts fields to the trailers of chunked framing, which follow the last chunk. Fields that are permitted only in a
-/// head are omitted.
+/// Converts fields to the trailers that follow the last chunk. Fields that are permitted only in a head are left out.
 pub(crate) fn to_h1(block: &Block, out: &mut SmallVec<[u8; 16]>) {
     for field in block {
         let name = field.name();

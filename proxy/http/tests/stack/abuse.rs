@@ -1,4 +1,4 @@
-//! Hostile clients and servers: each is refused, and none of its bytes reaches another connection.
+//! Tests hostile clients and servers: each is refused, and none of its bytes reaches another connection.
 
 use leno_http::Party;
 
@@ -94,7 +94,7 @@ const HEADS: &[(&str, u16, &str)] = &[
     ),
 ];
 
-/// Chunked bodies. The server may receive what precedes the fault, but no second request.
+/// Chunked bodies. The server may receive the bytes before the fault, but no second request.
 const CHUNKS: &[(&str, &str)] = &[
     ("5\r\nhello", "chunk-end"),
     ("x\r\n", "chunk-size"),
@@ -175,8 +175,8 @@ async fn ambiguous_chunks_end_the_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn bodies_and_requests_are_never_confused() {
-    // Each is a valid request whose body looks like another request, or the reverse. The server must receive exactly
-    // what the framing defines before it answers.
+    // Each case is a valid request whose body looks like another request, or two requests of which the second looks
+    // like a body. The server must receive exactly the bytes that the framing defines, before it answers.
     let length = SMUGGLED.len();
     let cases = [
         (format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"), SMUGGLED, true),
@@ -243,7 +243,7 @@ async fn ambiguous_responses_are_not_forwarded() {
         server.send(response).await;
         lab.client.expect(format!("HTTP/1.1 502 Bad Gateway\r\nleno-error: {cause}\r\n")).await;
         let done = lab.outcome().await;
-        // The policy of the caller decides about a retry.
+        // The caller's policy decides whether there is a retry.
         assert!(!done.server_reusable && done.failure.unwrap().retryable);
     }
     let mut lab = Lab::new(Settings::default());
@@ -251,13 +251,13 @@ async fn ambiguous_responses_are_not_forwarded() {
     let mut server = lab.server().await;
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
     server.send([head, "zz\r\n", OK].concat()).await;
-    // The fault was in the first read, so nothing had been sent yet.
+    // The fault was in the bytes of the first read, so nothing had been sent yet.
     lab.client.expect("HTTP/1.1 502 Bad Gateway\r\nleno-error: chunk-size\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_request_does_not_affect_other_clients() {
-    // Both use one server connection, one after the other.
+    // Both requests use one connection to the server, one after the other.
     let mut lab = Lab::new(Settings::default());
     let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let bad = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n";

@@ -1,4 +1,4 @@
-//! CONNECT in all four pairs of versions (RFC 9110 section 9.3.6, RFC 9113 section 8.5).
+//! Tests CONNECT with all four pairs of versions (RFC 9110 section 9.3.6, RFC 9113 section 8.5).
 
 use leno_http::Party;
 
@@ -53,7 +53,7 @@ fn a_tunnel_carries_bytes_both_ways_until_both_sides_end_it() {
         open(&mut app).await;
         let opened = bed.user.head().await;
         assert_eq!(opened, "200\n", "{pair:?}");
-        // Bytes that look like another request belong to the tunnel.
+        // Bytes that look like another request belong to the tunnel, too.
         let bytes = "GET / HTTP/1.1\r\n\r\n";
         bed.user.raw(bytes).await;
         assert_eq!(app.take(bytes.len()).await, bytes.as_bytes(), "{pair:?}");
@@ -112,7 +112,7 @@ fn a_refusal_of_the_server_is_an_ordinary_response() {
         assert!(seen.heads[0].starts_with("407"), "{pair:?}: {seen:?}");
         assert_eq!((&seen.body[..], seen.ending), (&b"no"[..], Ending::Whole), "{pair:?}");
         if pair.0 == Side::H2 {
-            // Without a tunnel the request ends here, and an HTTP/1 connection can be used for another one.
+            // There is no tunnel, so the request ends here, and an HTTP/1 connection can be used for another request.
             bed.user.finish().await;
         }
         let done = bed.done().await;

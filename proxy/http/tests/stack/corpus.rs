@@ -1,5 +1,5 @@
-//! Replays a corpus of requests and responses, and all variants that differ by one byte. However the bytes are split,
-//! the same messages or the same fault are found, and accepted bytes mean the same to httparse.
+//! Parses a corpus of requests and responses, and all variants that differ by one byte. However the bytes are split,
+//! the same messages or the same fault must be found, and accepted bytes must mean the same to httparse.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ const BYTES: &[u8] = b"\r\n\0\t :;,0a\x0b\x7f\xff";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// The lengths of a head and of the body behind it.
+    /// The lengths of a head and of the body after it.
     Message(usize, usize),
     Unfinished,
     Head(HeadError),
@@ -110,7 +110,7 @@ fn replay(folder: &str, find: impl Fn(&[u8], usize) -> Vec<Found>) -> usize {
         let good = found.iter().all(|found| matches!(found, Found::Message(..)));
         assert_eq!(good, expected_good, "{}: {found:?}", path.display());
         for mut stream in one_byte_away(&bytes) {
-            // A fault within a line is noticed at the end of the line at the latest.
+            // A fault within a line is noticed when the line ends, if not earlier.
             if stream.last() != Some(&b'\n') {
                 stream.push(b'\n');
             }

@@ -31,7 +31,7 @@ async fn no_more_is_read_than_can_be_written() {
     let mut server = lab.server().await;
     server.expect(GET).await;
     server.send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n").await;
-    // The client reads nothing, so its pipe, one buffer and the server's pipe fill up.
+    // The client does not read, so its pipe, one buffer and the server's pipe fill up.
     let mut taken = 0;
     let piece = [7; 4096];
     while let Ok(count) =
@@ -224,7 +224,7 @@ async fn bounds_in_time() {
     assert_eq!(begun.elapsed().as_secs(), 5);
     assert_eq!(rest.failure.unwrap().status(), Some(504));
     lab.client.expect("HTTP/1.1 504 Gateway Timeout\r\nleno-error: deadline\r\n").await;
-    // A response of which no byte moves.
+    // A response whose body never begins.
     let mut lab = Lab::new(Settings::default());
     lab.client.send(GET).await;
     let mut server = lab.server().await;
@@ -255,7 +255,7 @@ async fn a_server_whose_response_does_not_begin_in_time_is_replaced() {
     assert!(matches!(lab.outcome().await.failure.unwrap().cause, Cause::Late));
     let mut second = lab.server().await;
     assert_eq!(begun.elapsed().as_secs(), 5);
-    // Once a response has begun, it has no such limit.
+    // Once a response has begun, this time limit no longer applies to it.
     second.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc").await;
     lab.client.expect("HTTP/1.1 200 OK\r\n").await;
     tokio::time::advance(Duration::from_secs(60)).await;
@@ -301,7 +301,7 @@ async fn an_answer_of_the_proxy_keeps_the_connection_open_if_possible() {
     assert!(rest.ends_with("\r\nConnection: close\r\n\r\n"), "{rest}");
 }
 
-/// A client that sends requests and reads nothing loses its connection.
+/// A client that sends requests and does not read loses its connection.
 #[tokio::test(start_paused = true)]
 async fn the_connection_ends_if_the_client_does_not_read_an_answer() {
     let (near, mut far) = tokio::io::duplex(1000);

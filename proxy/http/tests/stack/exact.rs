@@ -13,7 +13,7 @@ const GET: Message = Message {
 const NO_CONTENT: Message =
     Message { h1: "HTTP/1.1 204 X\r\n\r\n", h2: &[&[(":status", "204")]], data: "", trailers: &[] };
 
-/// The versions of servers that can send the message.
+/// The versions of HTTP in which a server can send the message.
 const BOTH: &[Side] = &[Side::H1, Side::H2];
 const H1: &[Side] = &[Side::H1];
 
@@ -311,7 +311,7 @@ fn a_switch_to_a_protocol_that_the_client_did_not_ask_for_is_refused() {
             (":authority", "a"),
             (":path", "/"),
         ]],
-        // Keeps the stream open.
+        // The stream stays open.
         data: "",
         trailers: &[],
     };

@@ -1,4 +1,4 @@
-//! Exchanges, written as transcripts of the bytes on both connections.
+//! Tests exchanges as transcripts of the bytes on both connections.
 
 use crate::support::{Lab, Settings, Wire};
 use leno_http::{Conn, HeaderLine, Limits, pool_stats};
@@ -288,8 +288,8 @@ async fn a_client_is_upgraded_only_if_it_asks() {
     assert!(!lab.outcome().await.server_reusable);
 }
 
-/// The body did not fit into the buffer, so the head has left it by then. The fuzzer found a read of the head's bytes
-/// there.
+/// Regression, found by the fuzzer: the body did not fit into the buffer, so the head had already been dropped when its
+/// bytes were read.
 #[tokio::test(start_paused = true)]
 async fn an_upgrade_after_a_long_body_is_compared_with_the_request() {
     let switch = "HTTP/1.1 101 S\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
@@ -337,7 +337,7 @@ async fn ten_mebibytes_both_ways_through_small_pipes() {
         from_client.read_exact(&mut got).await.unwrap();
         assert!(got == response);
     };
-    // The server echoes the body while the upload is still in progress.
+    // The server sends the body back while the upload is still in progress.
     let server = async {
         let mut server = servers.recv().await.unwrap();
         let (mut reader, mut writer) = tokio::io::split(&mut server);

@@ -1,5 +1,5 @@
-//! Each scenario runs with all four pairs of versions. The client and the server see the same, and the exchange reports
-//! the same.
+//! Runs each scenario with all four pairs of versions. The client and the server must see the same, and the exchange
+//! must report the same.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::pairs::{App, Bed, Ending, Message, PAIRS, Pair, Side, User};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How soon the server's work ends when the client leaves.
+/// How long the server's work may continue after the client has left.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 fn settings() -> Settings {
@@ -27,7 +27,7 @@ fn in_all_pairs(settings: impl Fn() -> Settings, scenario: impl AsyncFn(Pair, Be
     }
 }
 
-/// Whether the other end can distinguish this ending from that of a complete message.
+/// Whether the other end can distinguish this ending from the end of a complete message.
 fn is_cut(ending: Ending) -> bool {
     match ending {
         Ending::Cut => true,
@@ -36,7 +36,7 @@ fn is_cut(ending: Ending) -> bool {
     }
 }
 
-/// Whether the proxy has cancelled the request at the server, and has told the server so if the version permits that.
+/// Whether the server learns that the proxy has cancelled the request, as far as the version of HTTP permits that.
 fn is_called_off(pair: Pair, ending: Ending) -> bool {
     match pair.1 {
         // The connection has ended.
@@ -131,7 +131,7 @@ fn an_attempt_that_takes_too_long_is_retryable() {
         assert_eq!(failure.place, Party::Server, "{pair:?}");
         called_off_at_once(pair, &mut app, begun + SECOND).await;
     });
-    // Interim responses, such as the 100 that many servers send at once, do not extend the time.
+    // Interim responses, such as the 100 that many servers send at once, do not extend the time limit.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
         let mut app = bed.app().await;
@@ -199,7 +199,7 @@ fn a_deadline_during_a_response_truncates_it_visibly() {
     }
 }
 
-/// The same for a body that ends with the connection, where only a reset shows that it was truncated.
+/// The same test for a body that ends with the connection. Only a reset shows that the body was truncated.
 #[test]
 fn a_deadline_during_a_body_without_framing_truncates_it_visibly() {
     let settings = || Settings { deadline: Some(SECOND), ..settings() };
@@ -354,7 +354,7 @@ fn the_servers_work_ends_if_the_client_leaves_during_a_response() {
     });
 }
 
-/// A client leaves during the back-off between two attempts: nothing more is sent for it.
+/// If a client leaves during the back-off between two attempts, nothing more is sent for it.
 #[test]
 fn there_is_no_retry_for_a_client_that_has_left() {
     let settings =
@@ -369,7 +369,7 @@ fn there_is_no_retry_for_a_client_that_has_left() {
         let failure = bed.done().await.failure.unwrap();
         assert_eq!(failure.place, Party::Client, "{pair:?}: {failure}");
         match timeout(SECOND, bed.next_app()).await {
-            // A connection that was opened for it carries nothing.
+            // A connection that was opened for the client carries no request.
             Ok(Some(App::H1(mut far))) => assert_eq!(far.rest().await.0, b"", "{pair:?}"),
             Ok(Some(App::H2(..))) => panic!("{pair:?}: a request for a client that has left"),
             Ok(None) | Err(_) => {}
@@ -422,7 +422,7 @@ fn a_body_is_sent_after_a_100() {
         let done = bed.done().await;
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable, "{pair:?}");
     });
-    // A refusal: the client may or may not send the body, so HTTP/1 connections end.
+    // The server refuses. The client may or may not send the body, so HTTP/1 connections end.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.upgrade(&EXPECTS).await;
         let mut app = bed.app().await;
@@ -479,7 +479,7 @@ fn a_reset_after_interim_responses_is_answered_by_the_proxy() {
     }
 }
 
-/// Another server may answer better, and the policy decides whether the request is retried.
+/// Another server may send a better response, and the policy decides whether the request is retried.
 #[test]
 fn a_response_that_is_not_http_is_retryable() {
     in_all_pairs(settings, async |pair, mut bed| {
@@ -499,8 +499,8 @@ fn a_response_that_is_not_http_is_retryable() {
     });
 }
 
-/// If the client reads nothing of a response, the wait is limited, and the client can see that the response is
-/// incomplete.
+/// If the client reads nothing of a response, the proxy waits only for a limited time, and the client can see that the
+/// response is incomplete.
 #[test]
 fn a_response_that_its_client_does_not_read_ends() {
     let settings = || {

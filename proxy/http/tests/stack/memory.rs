@@ -1,4 +1,4 @@
-//! What happens when the worker's memory budget is used up.
+//! Tests what happens when the worker's memory budget is used up.
 
 use leno_transport::budget::{self, Budget, Charge, MIN_BUDGET};
 
@@ -7,7 +7,7 @@ use crate::support::{Lab, Settings};
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Runs with a budget on a thread of its own, because a budget belongs to its thread.
+/// Runs a test with a budget on a thread of its own, because a budget belongs to a thread.
 fn with_budget(act: impl AsyncFnOnce() + Send + 'static) {
     let run = || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -31,7 +31,7 @@ fn requests_are_refused_while_memory_is_short_and_served_again_afterwards() {
         lab.client.send(GET).await;
         lab.client.expect_error(503, "memory-budget").await;
         server.expect_end().await;
-        // The proxy does not wait for the rest of a head either, because it would have to store the beginning.
+        // The proxy does not wait for the rest of a head, because it would have to store the beginning.
         let mut other = Lab::new(Settings::default());
         other.client.send("GET /").await;
         other.client.expect_error(503, "memory-budget").await;

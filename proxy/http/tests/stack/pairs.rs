@@ -1,5 +1,5 @@
-//! A proxy with any pair of versions on its two sides, behind one interface, so that one scenario runs with all four
-//! pairs. HTTP/1 clients and servers use pipes that show how the other end was closed, as TCP does.
+//! A proxy with any pair of versions on its two sides, which tests use in the same way for all pairs. HTTP/1 clients
+//! and servers use pipes that show how the other end was closed, as TCP does.
 
 use std::cell::Cell;
 use std::io;
@@ -35,11 +35,11 @@ pub(crate) const PAIRS: [Pair; 4] =
 /// What one end of a pipe shows about the other.
 #[derive(Debug, Default)]
 struct Ends {
-    /// The test's end was dropped: its program has closed the connection.
+    /// Whether the test's end was dropped, which means that its program has closed the connection.
     closed: Cell<bool>,
-    /// The proxy's end was dropped after it had requested a reset.
+    /// Whether the proxy's end was dropped after a reset had been requested for it.
     reset: Cell<bool>,
-    /// The test's end was dropped with a reset.
+    /// Whether the test's end was dropped with a reset.
     broken: Cell<bool>,
 }
 
@@ -123,7 +123,7 @@ impl Io for Near {
 /// How a message or a connection ended, as seen by the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Properly: by its framing, END_STREAM or the end of the connection.
+    /// Properly: by its framing, by END_STREAM, or by the end of the connection.
     Whole,
     /// With RST_STREAM and this code.
     Reset(Code),
@@ -136,8 +136,8 @@ pub(crate) enum Ending {
 /// A message as the test received it, in a form that is the same for both versions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Status, or method and target, of each head with its fields: lower-case lines, without the fields that exist in
-    /// one version only.
+    /// For each head, the status, or the method and target, and its fields: lines in lower case, without the fields
+    /// that exist in one version only.
     pub(crate) heads: Vec<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: String,
@@ -146,7 +146,7 @@ pub(crate) struct Seen {
 
 impl Far {
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The proxy may have ended the connection already.
+        // The proxy may already have ended the connection.
         let _ = self.io.write_all(bytes.as_ref()).await;
     }
 
@@ -177,7 +177,7 @@ impl Far {
         Some(String::from_utf8(line[..line.len() - 2].to_vec()).unwrap())
     }
 
-    /// The lines up to the empty one, in lower case.
+    /// The lines before the empty line, in lower case.
     async fn lines(&mut self) -> Option<Vec<String>> {
         let mut lines = vec![];
         loop {
@@ -188,12 +188,12 @@ impl Far {
         }
     }
 
-    /// How the connection ended. Call it after the end.
+    /// How the connection has ended. To be called after its end.
     fn ending(&self) -> Ending {
         if self.ends.reset.get() { Ending::Cut } else { Ending::Short }
     }
 
-    /// Everything that follows, and how it ends.
+    /// All bytes that follow, and how the connection ends.
     pub(crate) async fn rest(&mut self) -> (Vec<u8>, Ending) {
         let mut rest = vec![];
         self.io.read_to_end(&mut rest).await.unwrap();
@@ -344,10 +344,10 @@ async fn stream_content(
 #[derive(Clone, Copy)]
 pub(crate) struct Message {
     pub(crate) h1: &'static str,
-    /// The heads; the last one has the message's pseudo-headers.
+    /// The heads. The last of them has the message's pseudo-headers.
     pub(crate) h2: &'static [&'static [(&'static str, &'static str)]],
     pub(crate) data: &'static str,
-    /// Empty if there is no trailer section.
+    /// The trailers; empty if there is no trailer section.
     pub(crate) trailers: &'static [(&'static str, &'static str)],
 }
 
@@ -361,7 +361,7 @@ fn send_rest(stream: &mut Stream, message: &Message) {
     }
 }
 
-/// The client, controlled by a test, with one request at a time.
+/// The client, which a test controls, with one request at a time.
 pub(crate) enum User {
     H1(Far),
     H2(Client, Option<Stream>),
@@ -416,7 +416,7 @@ impl User {
         }
     }
 
-    /// Sends more of the body, and ends it if `end`.
+    /// Sends more of the body. If `end` is true, ends the body.
     pub(crate) async fn body(&mut self, bytes: impl AsRef<[u8]>, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
@@ -442,7 +442,7 @@ impl User {
         }
     }
 
-    /// The bytes that follow a head that was read, whatever its framing, and how they end.
+    /// The bytes that follow the last head, whatever its framing is, and how the stream ends after them.
     pub(crate) async fn rest(&mut self) -> (Vec<u8>, Ending) {
         match self {
             Self::H1(far) => far.rest().await,
@@ -470,7 +470,7 @@ impl User {
         }
     }
 
-    /// How bytes without framing end properly.
+    /// The ending of bytes without framing that end properly.
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }
@@ -586,7 +586,7 @@ impl App {
         }
     }
 
-    /// Sends more of a body whose length is known, and ends it if `end`.
+    /// Sends more of a body whose length is known. If `end` is true, ends the body.
     pub(crate) async fn body(&mut self, bytes: &str, end: bool) {
         match self {
             Self::H1(far) => far.send(bytes).await,
@@ -621,7 +621,7 @@ impl App {
         }
     }
 
-    /// How bytes without framing end properly.
+    /// The ending of bytes without framing that end properly.
     pub(crate) fn ends_in_order(&self) -> Ending {
         if matches!(self, Self::H1(_)) { Ending::Short } else { Ending::Whole }
     }
@@ -646,7 +646,7 @@ impl App {
     }
 }
 
-/// The source of the requests that the server receives.
+/// Where the requests that the server receives come from.
 enum Apps {
     H1(mpsc::UnboundedReceiver<Far>),
     H2(Accept),
@@ -697,7 +697,7 @@ impl Bed {
         self.next_app().await.expect("the proxy sends a request")
     }
 
-    /// The same; `None` if the proxy has ended.
+    /// The next request at the server; `None` if the proxy has ended.
     pub(crate) async fn next_app(&mut self) -> Option<App> {
         match &mut self.apps {
             Apps::H1(apps) => apps.recv().await.map(App::H1),
@@ -707,7 +707,7 @@ impl Bed {
         }
     }
 
-    /// The client cancels its request: it closes its connection, or resets its stream.
+    /// Cancels the client's request: the client closes its connection, or resets its stream.
     pub(crate) fn leave(&mut self) {
         match &mut self.user {
             User::H1(far) => *far = pipe(1).1,
@@ -756,7 +756,7 @@ async fn serve_h1(
             sleep(settings.back_off).await;
         };
         let after = client.conclude(&request, &done).await;
-        // Not every test reads the results.
+        // The test may not read the results.
         let _ = report.send(done);
         match after {
             After::Next => {}

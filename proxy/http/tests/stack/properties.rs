@@ -1,4 +1,4 @@
-//! Both sides see the same, however the bytes are split on the way.
+//! Checks that both sides see the same, however the bytes are split on the way.
 
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};

@@ -1,5 +1,5 @@
-//! A proxy built from the engine, between a scripted client and scripted servers on in-memory pipes. Tests pause the
-//! clock, so a wait for something that never happens ends at once.
+//! A proxy that is built from the engine, between a scripted client and scripted servers on in-memory pipes. Tests
+//! pause the clock, so a wait for something that never happens ends at once.
 
 use leno_http::{
     Answer, Cause, Conn, Edits, Exchange, Failure, HeaderLine, Judgement, Limits, Order, exchange,
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
-/// One end of a connection, controlled by a test.
+/// One end of a connection, which a test controls.
 pub(crate) struct Wire(pub(crate) DuplexStream);
 
 impl Wire {
@@ -16,7 +16,7 @@ impl Wire {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Checks that these bytes come next.
+    /// Checks that the next bytes are these.
     pub(crate) async fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut got = vec![0; expected.len()];
@@ -41,21 +41,21 @@ impl Wire {
         assert_eq!(self.rest().await, "");
     }
 
-    /// Everything until the end.
+    /// Returns all bytes until the end.
     pub(crate) async fn rest(&mut self) -> String {
         let mut rest = vec![];
         self.0.read_to_end(&mut rest).await.unwrap();
         String::from_utf8_lossy(&rest).into_owned()
     }
 
-    /// The next `count` bytes.
+    /// Returns the next `count` bytes.
     pub(crate) async fn take(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.0.read_exact(&mut bytes).await.unwrap();
         bytes
     }
 
-    /// The next line without its end.
+    /// Returns the next line without its end.
     pub(crate) async fn line(&mut self) -> String {
         let mut line = vec![];
         while !line.ends_with(b"\r\n") {
@@ -64,7 +64,7 @@ impl Wire {
         String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()
     }
 
-    /// A complete head, with the empty line.
+    /// Returns a complete head, with the empty line.
     pub(crate) async fn head(&mut self) -> String {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -97,7 +97,7 @@ pub(crate) struct Settings {
     pub(crate) response_within: Option<Duration>,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
-    /// Refuse responses of this status and try again.
+    /// Responses with this status are refused, and the request is tried again.
     pub(crate) retry_on: Option<u16>,
 }
 
@@ -134,12 +134,12 @@ impl Lab {
         Self { client: Wire(near), servers, done }
     }
 
-    /// The next connection that the proxy opens.
+    /// Returns the next connection that the proxy opens.
     pub(crate) async fn server(&mut self) -> Wire {
         Wire(self.servers.recv().await.expect("the proxy has ended and made no connection"))
     }
 
-    /// Checks that the proxy ends without having opened (another) connection.
+    /// Checks that the proxy ends without having opened any connection since the last one that the test took.
     pub(crate) async fn expect_no_server(&mut self) {
         assert!(self.servers.recv().await.is_none(), "the proxy made a connection");
     }

@@ -13,7 +13,7 @@ use crate::h2::support::{Settings, h2_back, next};
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The test has the far end, the engine the near end.
+/// A TCP connection. The test has one end, and the engine has the other.
 async fn pair() -> (TcpStream, Conn<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
     let failure = done.failure.unwrap();
     assert!(failure.retryable && failure.place == Party::Server);
-    // The same request on another connection.
+    // The request is sent again on another connection.
     let (mut application, mut server) = pair().await;
     application.write_all(OK).await.unwrap();
     let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
@@ -73,7 +73,8 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     assert_eq!(&seen, GET);
 }
 
-/// Another proxy ends a connection properly only between two requests. TLS shows whether it was cut.
+/// Another proxy closes a connection properly only between two requests. So if it does, it has not read the request.
+/// TLS distinguishes a proper close from a cut connection.
 #[tokio::test]
 async fn a_proxy_of_the_mesh_that_ends_properly_has_not_read_the_request() {
     let limits = Limits::default();
@@ -152,8 +153,8 @@ async fn a_refusal_is_read_although_the_client_still_sends() {
     );
 }
 
-/// Whether a connection ends without waiting for its client. The request was the client's last, and `behind` follows
-/// it. The client reads the response and its end in any case.
+/// Whether the proxy closes a connection without waiting for the client. The client's request has `Connection: close`,
+/// and the bytes `behind` follow the request. The client reads the response and its end in any case.
 async fn ends_at_once(behind: &str) -> bool {
     let limits = Limits::default();
     let (mut user, mut client) = pair().await;
@@ -183,7 +184,8 @@ async fn a_connection_is_closed_at_once_after_the_clients_last_request() {
     assert!(!ends_at_once("GET / HTTP/1.1\r\n").await);
 }
 
-/// When a client closes its socket: at once, or this long after its FIN. The kernel sends nothing for the second step.
+/// When a client closes its socket: at once, or this long after its FIN. The kernel sends no packet for the close after
+/// the FIN.
 const LEAVES: [Option<Duration>; 5] = [
     None,
     Some(Duration::ZERO),
@@ -192,8 +194,8 @@ const LEAVES: [Option<Duration>; 5] = [
     Some(Duration::from_millis(600)),
 ];
 
-/// With all pairs of versions the server learns at once that the client has left. For HTTP/2 clients this is tested
-/// with streams.
+/// With HTTP/1 clients and all versions of servers, the server learns at once that the client has left. For HTTP/2
+/// clients, other tests check this with streams.
 #[tokio::test(start_paused = true)]
 async fn the_servers_work_ends_if_the_client_closes_its_connection() {
     for half in LEAVES {
@@ -205,7 +207,7 @@ async fn the_servers_work_ends_if_the_client_closes_its_connection() {
         let mut order = Order::new(&limits);
         let peers = async {
             application.read_exact(&mut [0; GET.len()]).await.unwrap();
-            // The proxy finds out without an answer from the client.
+            // The proxy finds out although the client sends nothing.
             leave(user, half).await
         };
         let (done, left) =
@@ -231,13 +233,13 @@ async fn the_servers_stream_is_cancelled_if_the_client_closes_its_connection() {
     }
 }
 
-/// Closes a client's connection; if `half` is a time, that long after its FIN. Returns when it was closed, on the clock
-/// of timers.
+/// Closes a client's connection. If `half` is a time, the close comes that long after the FIN. Returns when the
+/// connection was closed, on the clock of timers.
 async fn leave(mut user: TcpStream, half: Option<Duration>) -> Instant {
     if let Some(wait) = half {
         user.shutdown().await.unwrap();
         for _ in 0..100 {
-            // Lets the proxy read the FIN before time passes.
+            // Let the proxy read the FIN before time passes.
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(wait).await;
@@ -260,7 +262,7 @@ async fn a_client_that_has_only_ended_its_stream_is_served() {
         let (_, mut stream) = next(&mut app).await;
         user.shutdown().await.unwrap();
         for _ in 0..100 {
-            // Lets the end of the client's stream arrive.
+            // Let the end of the client's stream arrive.
             tokio::task::yield_now().await;
         }
         assert!(stream.reset_reason().is_none());
@@ -290,7 +292,8 @@ async fn leave_in_the_middle(mut user: TcpStream) -> Instant {
     Instant::now()
 }
 
-/// The server does not read the upload, so the proxy reads no more of it and does not read its end.
+/// The server does not read the upload, so the proxy reads no more of it, and does not read the end of the client's
+/// stream.
 #[tokio::test(start_paused = true)]
 async fn a_stuck_upload_ends_if_the_client_leaves() {
     in_local_set(async |user, mut app| {
@@ -322,7 +325,7 @@ async fn the_server_of_a_stuck_upload_is_released_if_the_client_leaves() {
 }
 
 /// While a request waits for a server, the proxy reads no more of it than fits into the buffer, so it does not read a
-/// FIN behind that.
+/// FIN after that.
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_server_ends_if_a_client_with_a_full_buffer_leaves() {
     let limits = Limits::default();
@@ -348,7 +351,7 @@ async fn the_wait_for_a_server_continues_if_a_client_with_a_full_buffer_stays() 
     drop(user);
 }
 
-/// Runs a test with a client over TCP and an HTTP/2 server. The client has sent a GET.
+/// Runs a test with a client over TCP, which has sent a GET, and an HTTP/2 server.
 async fn in_local_set(test: impl AsyncFnOnce(TcpStream, leno_h2::Accept)) {
     let local = tokio::task::LocalSet::new();
     local

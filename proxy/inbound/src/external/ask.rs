@@ -1,4 +1,4 @@
-//! One question to an authorizer and its answer, over gRPC or HTTP.
+//! A question to an authorizer, and the answer, over gRPC or HTTP.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::authorize::{AUTHORIZATION_DENIED, Denied};
 use crate::bearer;
 use crate::calls::{self, Call, CallError, GrpcConnection};
 
-/// Reason in `leno-error` if an authorizer denies a request.
+/// The reason in `leno-error` if an authorizer denies a request.
 const EXTERNAL: &str = "external";
 
-/// The client's address, its identity, and the address that it has dialled.
+/// The client's address, the client's identity, and the address to which the client has connected.
 pub(super) type ConnectionEnds = ((SocketAddr, String), SocketAddr);
 
 /// A question to an authorizer.
 pub(crate) enum Question {
     /// A message of Envoy's protocol.
     Grpc(Bytes),
-    /// A request like the one that is decided on.
+    /// A request that resembles the one about which the authorizer decides.
     Http(Box<Request<Full<Bytes>>>),
 }
 
-/// What a question is built from.
+/// The facts from which a question is built.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) request: RequestView<'a>,
-    /// What policies change in the request.
+    /// The changes that policies make to the request.
     pub(super) grants: &'a Grants,
     /// The body of the request, if the authorizer gets it.
     pub(super) body: Option<&'a HeldBody>,
@@ -59,20 +59,20 @@ pub(crate) enum AskError {
     /// There was no answer in time.
     #[error("no answer in time")]
     Timeout,
-    /// The proxy already waits for answers about as many requests as it may.
+    /// The worker already waits for the answers to as many requests as allowed.
     #[error("too many requests are asked about")]
     Overloaded,
     /// The mesh could not reach the authorizer, or the authorizer itself failed.
     #[error("it is not reached, or has failed")]
     Unavailable,
-    /// Its answer is too long, or not of the protocol.
+    /// The authorizer's answer is too long, or does not follow the protocol.
     #[error("its answer cannot be read")]
     Answer,
-    /// The mesh refuses the question: the authorizer's own policies deny this workload, or the request cannot be
-    /// passed on.
+    /// The mesh refused the question: the authorizer's own policies deny this workload, or the request cannot be
+    /// forwarded.
     #[error("the mesh refuses the question")]
     Refused,
-    /// The protocol has no way to express the request.
+    /// The protocol cannot express the request.
     #[error("the request cannot be asked about")]
     Request,
     /// The request has a longer body than the authorizer gets.
@@ -108,8 +108,9 @@ impl AskError {
         if matches!(self, Self::BodyTooLarge) { 413 } else { 503 }
     }
 
-    /// Whether the request is permitted if a policy permits requests without an answer. This excludes what a client
-    /// could cause on purpose to avoid the question, such as an odd request or too many at once.
+    /// Whether the request is permitted if the policy permits requests without an answer. It is not if a client could
+    /// have caused the failure on purpose to avoid the question, for example with an unusual request or with too many
+    /// at once.
     pub(super) fn may_be_permitted(&self) -> bool {
         !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge | Self::Overloaded)
     }
@@ -144,7 +145,7 @@ impl Question {
         let (method, host) = (request.method(), request.authority());
         let sent = headers::sent(of, request, grants);
         let mut headers = headers::joined(sent.into_iter());
-        // Envoy sends these with the headers of the request too.
+        // Envoy sends these values with the headers of the request, too.
         for (name, value) in
             [(":method", method), (":path", path), (":authority", host), (":scheme", "http")]
         {
@@ -226,7 +227,7 @@ impl<'a> Excerpt<'a> {
         }
         let text = match std::str::from_utf8(self.content) {
             Ok(text) => text,
-            // The limit may cut the last character in two.
+            // The limit may have cut the last character in two.
             Err(error) if error.error_len().is_none() && !self.is_whole => {
                 let whole = self.content.get(..error.valid_up_to()).unwrap_or_default();
                 std::str::from_utf8(whole).map_err(|_| AskError::Request)?
@@ -250,7 +251,7 @@ impl Decided {
                 let content_type = given.iter().find(|(name, _)| name == "content-type");
                 let content_type =
                     content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
-                // Over gRPC it may contain bytes that no header may have, such as a line break.
+                // Over gRPC the value may contain bytes that no header may have, such as a line break.
                 let is_value =
                     |value: &&str| HeaderLine::new("content-type", value.as_bytes()).is_ok();
                 let content_type = content_type.filter(is_value);
@@ -262,7 +263,7 @@ impl Decided {
     }
 }
 
-/// Asks by a gRPC call.
+/// Asks with a gRPC call.
 pub(super) async fn over_grpc(
     connection: &GrpcConnection,
     service: &dyn MeshPort,
@@ -274,7 +275,7 @@ pub(super) async fn over_grpc(
     CheckAnswer::decode(connection.call(service, call).await?).map_err(|_| AskError::Answer)
 }
 
-/// Asks by an HTTP request. A 2xx status permits the request, 5xx is a failure, any other status a denial.
+/// Asks with an HTTP request. A status 2xx permits the request, 5xx is a failure, and any other status is a denial.
 pub(super) async fn over_http(
     service: &dyn MeshPort,
     request: Request<Full<Bytes>>,
@@ -321,7 +322,8 @@ mod tests {
         Question::new(&of, ((address, String::new()), address), about)
     }
 
-    /// A client could otherwise send a longer body, or one that is no text, to have the decision made without it.
+    /// Otherwise a client could send a longer body, or one that is not text, so that the decision is made without the
+    /// body.
     #[test]
     fn a_body_that_the_authorizer_does_not_get_is_denied() {
         let of = |max_bytes, partial, as_bytes| AuthorizerBody { max_bytes, partial, as_bytes };
@@ -352,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Whether the encoded message of a question over gRPC contains these bytes.
+    /// Whether a question over gRPC contains these bytes in its encoded message.
     fn has(question: &Question, text: &[u8]) -> bool {
         let Question::Grpc(message) = question else { panic!() };
         message.windows(text.len()).any(|at| at == text)
@@ -368,7 +370,7 @@ mod tests {
         assert_eq!(asked.headers().get_all("x-user").iter().count(), 2);
     }
 
-    /// Envoy's question failed if a header was not UTF-8. The request then passed if the policy permits requests on
+    /// If a header was not UTF-8, Envoy's question failed. The request then passed if the policy permits requests on
     /// failure.
     #[test]
     fn cve_2023_27488_a_header_that_is_no_text_is_asked_about() {
@@ -395,8 +397,8 @@ mod tests {
         assert!(!asked.headers().contains_key("x_user"));
     }
 
-    /// Credentials are sent to the authorizer even if its answer replaces them. A header that only claims who the
-    /// user is is not sent.
+    /// Credentials are sent to the authorizer even if its answer replaces them. Other headers that name the user are
+    /// not sent, because they prove nothing.
     #[test]
     fn an_authorizer_sees_the_credentials_that_its_answer_replaces() {
         let request =
@@ -419,13 +421,13 @@ mod tests {
         };
         assert_eq!(seen(&of, &grants), ["Authorization: Basic x"]);
         assert!(grants.removed().contains(&"Authorization"), "the application gets the answer's");
-        // Another authorizer sees what the application gets.
+        // Another authorizer sees the header that the application gets.
         assert!(seen(&ExternalAuthorizer::none(), &grants).is_empty());
         grants.set(HeaderLine::new("authorization", b"Bearer y").unwrap());
         assert_eq!(seen(&of, &grants), ["authorization: Bearer y"]);
     }
 
-    /// If a policy permits requests on failure, a client could use such a request to avoid the question.
+    /// If a policy permits requests on failure, a client could send such requests on purpose to avoid the question.
     #[test]
     fn requests_that_cannot_be_asked_about_are_denied() {
         for request in [

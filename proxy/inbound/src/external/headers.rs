@@ -9,8 +9,9 @@ use leno_types::authorizer::ExternalAuthorizer;
 
 use super::Grants;
 
-/// Headers that frame a message, belong to one connection, or make a request conditional or partial. The authorizer
-/// would apply conditions and ranges to a document of its own.
+/// Headers that frame a message, belong to one connection, or make a request conditional or partial. They are not
+/// copied to messages to or from an authorizer. An authorizer would apply conditions and ranges to its own answer
+/// instead of the application's.
 const OF_MESSAGES: [&str; 17] = [
     "connection",
     "content-length",
@@ -31,14 +32,14 @@ const OF_MESSAGES: [&str; 17] = [
     "upgrade",
 ];
 
-/// Tells an authorizer whether it received only the beginning of a body. Envoy has the same header.
+/// The header that tells an authorizer whether it received only the beginning of a body. Envoy uses the same header.
 pub(super) const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Headers by which a client proves who its user is. An authorizer verifies them, so it does not trust them for their
-/// name alone.
+/// Headers with which a client proves who its user is. An authorizer verifies their values, so it does no harm that
+/// clients can set them.
 const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
 
-/// Whether a header belongs to the mesh, names the client, or describes the body to an authorizer.
+/// Whether a header belongs to the mesh, says who the client is, or tells an authorizer something about the body.
 fn is_reserved(name: &str) -> bool {
     let starts =
         |start: &str| name.get(..start.len()).is_some_and(|given| is_spelling(given, start));
@@ -48,8 +49,8 @@ fn is_reserved(name: &str) -> bool {
         || is_spelling(name, IS_PARTIAL)
 }
 
-/// The headers of a request that an authorizer receives: those that the application gets, and the client's
-/// credentials that the authorizer's answer replaces.
+/// The headers of a request that an authorizer receives. These are the headers that the application will get, and those
+/// credentials of the client that the authorizer's answer will replace.
 pub(super) fn sent<'a>(
     of: &'a ExternalAuthorizer,
     request: RequestView<'a>,
@@ -76,8 +77,8 @@ pub(super) fn is_of_request(name: &str) -> bool {
     !OF_MESSAGES.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
-/// The headers by name, in lower case. Several lines of a header are joined (RFC 9110 section 5.3), those of `cookie`
-/// by semicolons (RFC 9113 section 8.2.3).
+/// The headers by name, in lower case. If a header has several lines, they are joined (RFC 9110 section 5.3); the lines
+/// of `cookie` are joined with semicolons (RFC 9113 section 8.2.3).
 pub(super) fn joined<'a>(
     lines: impl Iterator<Item = (&'a str, &'a [u8])>,
 ) -> HashMap<String, String> {
@@ -112,7 +113,7 @@ pub(super) fn of_denial(headers: &[(String, bytes::Bytes)]) -> Vec<HeaderLine> {
     lines(headers.iter().filter(|(name, _)| is_passed(name)))
 }
 
-/// The headers that are valid as header lines.
+/// Converts headers to header lines. Headers that would not be valid lines are left out.
 fn lines<'a>(headers: impl Iterator<Item = &'a (String, bytes::Bytes)>) -> Vec<HeaderLine> {
     headers.filter_map(|(name, value)| HeaderLine::new(name, value).ok()).collect()
 }

@@ -9,7 +9,7 @@ use leno_resilience::{MAX_KEYS, Rate, Verdict, WorkloadLimit};
 use leno_telemetry::{Counter, Registry};
 use leno_types::traffic::{LimitKey, RateLimit};
 
-/// The limits that the workers of a proxy share. Locked when the policy changes, not for each request.
+/// The limits that the workers of a proxy share. It is locked when the policy changes, and not for each request.
 #[derive(Clone, Debug, Default)]
 pub struct LimitTable(Arc<Mutex<Limits>>);
 

@@ -1,4 +1,4 @@
-//! What connections carry, told through a whole inbound side over loopback.
+//! Tests how protocols are detected, through a whole inbound side over loopback.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,10 +24,10 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local, yield_now};
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
-/// RFC 9113 section 3.4, and an empty SETTINGS.
+/// The preface of an HTTP/2 client (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// An inbound side before an application, with one connection of a client.
+/// An inbound side in front of an application, and one connection of a client.
 struct Lab {
     client: TcpStream,
     application: TcpListener,
@@ -37,7 +37,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// `first` is there when the proxy first looks.
+    /// Starts the lab with a client whose bytes `first` have arrived before the proxy reads.
     async fn new(mtls: MtlsMode, declared: Protocol, first: &[u8]) -> Self {
         let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = application.local_addr().unwrap();
@@ -45,7 +45,8 @@ impl Lab {
         Self::before(application, Some(address), (mtls, &ports), first).await
     }
 
-    /// Where `application` is not given it is where the client dialled.
+    /// Starts the lab. `application` is the configured address of the application; `None` if it is the address that the
+    /// client dials.
     async fn before(
         listener: TcpListener,
         application: Option<SocketAddr>,
@@ -92,14 +93,14 @@ impl Lab {
             max_tunnels: 64,
             own_ports: Vec::new(),
         });
-        // The workload's own address, on the port of the application.
+        // An address that stands for the workload's own, with the port of the application.
         let own = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));
         let port = listener.local_addr().unwrap().port();
         let dialled = TcpListener::bind((own, port)).await.unwrap();
         let mut client = TcpStream::connect((own, port)).await.unwrap();
         client.write_all(first).await.unwrap();
         let (accepted, from) = dialled.accept().await.unwrap();
-        // Nobody else listens where the client dialled.
+        // Now nothing listens at the address that the client dialled.
         drop(dialled);
         let proxy = SocketAddr::from(([127, 0, 0, 1], 15006));
         let (admitted, _) = Admission::new(64, Directions::Inbound).inbound(from.ip());
@@ -112,10 +113,10 @@ impl Lab {
         self.application.accept().await.unwrap().0
     }
 
-    /// Everything the client gets until the end.
+    /// Everything that the client receives until the connection ends.
     async fn hear(&mut self) -> String {
         let mut all = Vec::new();
-        // A reset ends it as well.
+        // A reset ends the connection, too.
         let _reset = self.client.read_to_end(&mut all).await;
         String::from_utf8_lossy(&all).into_owned()
     }
@@ -135,7 +136,7 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// Reads a request's head.
+/// Reads the head of a request.
 async fn head(application: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -149,7 +150,7 @@ fn a_client_that_is_slow_to_speak_is_served_request_by_request() {
     for mtls in [MtlsMode::Permissive, MtlsMode::Disabled] {
         run(async {
             let mut lab = Lab::new(mtls, Protocol::Detect, b"").await;
-            // It is connected to once the client has been silent for long enough.
+            // The proxy connects to the application once the client has been silent for long enough.
             let mut application = lab.application().await;
             lab.client.write_all(REQUEST.as_bytes()).await.unwrap();
             assert!(head(&mut application).await.starts_with("GET / HTTP/1.1\r\n"));
@@ -202,7 +203,7 @@ fn a_server_that_speaks_first_is_not_connected_to_for_a_client_that_is_denied() 
     }
 }
 
-/// Denies TLS for `bad.example.com`.
+/// Policies that deny TLS to `bad.example.com`.
 fn denying_by_name() -> Authorization {
     let name = RequestMatch { server_names: vec!["bad.example.com".into()], ..Default::default() };
     let policy = AuthorizationPolicy {
@@ -216,7 +217,7 @@ fn denying_by_name() -> Authorization {
     Authorization { policies: [policy].into(), ..Authorization::default() }
 }
 
-/// A ClientHello for this server.
+/// A ClientHello that names this server.
 fn hello(name: &str) -> Vec<u8> {
     let vector = |body: &[u8]| [&(body.len() as u16).to_be_bytes()[..], body].concat();
     let names = vector(&[&b"\0"[..], &vector(name.as_bytes())].concat());
@@ -270,7 +271,7 @@ fn settings_of_an_application_do_not_make_its_connection_opaque() {
         let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"").await;
         let mut early = lab.application().await;
         early.write_all(&PREFACE[24..]).await.unwrap();
-        // That connection is given up, and only then is the client waited for.
+        // The proxy resets that connection, and then waits for the client.
         assert!(early.read_u8().await.is_err());
         lab.client.write_all(PREFACE).await.unwrap();
         let mut settings = [0; 9];
@@ -302,7 +303,7 @@ fn a_declared_port_of_http_lets_nothing_else_through() {
             let mut lab = Lab::new(MtlsMode::Permissive, declared, b"\0\0\x01binary\r\n").await;
             lab.client.shutdown().await.unwrap();
             let heard = lab.hear().await;
-            // A GOAWAY, or a 400.
+            // The client receives a GOAWAY or a 400.
             assert!(heard.contains("HTTP/1.1 400 ") || heard.contains('\x07'), "{heard:?}");
             lab.served.await.unwrap();
         });
@@ -342,7 +343,7 @@ fn a_reset_while_detecting_does_not_reach_the_application() {
 
 #[test]
 fn tls_is_passed_through_and_its_name_is_seen() {
-    // Version, random, no session, one suite, no compression; server_name is web.example.
+    // A ClientHello: version, random, no session, one cipher suite, no compression, and `web.example` as server_name.
     let name = b"\0\0\0\x10\0\x0e\0\0\x0bweb.example";
     let mut body = [&[3, 3][..], &[7; 32], b"\0\0\x02\x13\x01\x01\0\0\x14"].concat();
     body.extend_from_slice(name);
@@ -383,7 +384,7 @@ fn loopback_is_reached_on_named_ports_only() {
     }
 }
 
-/// The next frame of HTTP/2 (RFC 9113 section 4.1): its kind, its stream and what it carries.
+/// The next HTTP/2 frame (RFC 9113 section 4.1): its type, its stream and its payload.
 async fn frame(client: &mut TcpStream) -> (u8, u32, Vec<u8>) {
     let mut header = [0; 9];
     client.read_exact(&mut header).await.unwrap();
@@ -394,7 +395,7 @@ async fn frame(client: &mut TcpStream) -> (u8, u32, Vec<u8>) {
     (header[3], stream, payload)
 }
 
-/// The next frame of this kind.
+/// The next frame of this type.
 async fn frame_of(kind: u8, client: &mut TcpStream) -> (u32, Vec<u8>) {
     loop {
         let (found, stream, payload) = frame(client).await;
@@ -409,19 +410,20 @@ fn a_drain_says_goaway_and_waits_for_the_streams_there_are() {
     const HEADERS: u8 = 1;
     const PING: u8 = 6;
     const GOAWAY: u8 = 7;
-    // GET / of http://a on stream 1, with an end.
+    // HEADERS on stream 1 for `GET /` of http://a, with END_STREAM.
     let get = b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a";
     run(async {
         let first = [PREFACE, get].concat();
         let mut lab = Lab::new(MtlsMode::Permissive, Protocol::Http2, &first).await;
-        // It is asked in the client's version.
+        // The proxy connects to the application with HTTP/2, the client's version.
         let mut application = lab.application().await;
         let mut preface = [0; 24];
         application.read_exact(&mut preface).await.unwrap();
         application.write_all(&PREFACE[24..]).await.unwrap();
         assert_eq!(frame_of(HEADERS, &mut application).await.0, 1);
         lab.activity.drain(Duration::ZERO);
-        // Streams that are under way are still taken: all identifiers are (section 6.8).
+        // The first GOAWAY allows all stream identifiers, so requests that are on their way are still accepted (RFC
+        // 9113 section 6.8).
         let (_, said) = frame_of(GOAWAY, &mut lab.client).await;
         assert_eq!(said, b"\x7f\xff\xff\xff\0\0\0\0");
         assert!(lab.activity.busy() > 0);
@@ -447,7 +449,8 @@ fn a_drain_says_goaway_and_waits_for_the_streams_there_are() {
     });
 }
 
-/// An application that ends closes its idle connections, perhaps just as a request is sent on one.
+/// An application that is about to exit closes its idle connections, perhaps while a request is on its way. So a
+/// draining proxy does not reuse them.
 #[test]
 fn an_application_that_ends_gets_requests_on_new_connections() {
     run(async {
@@ -483,7 +486,7 @@ fn a_drain_waits_for_a_handshake_that_has_begun() {
             lab.served.await.unwrap();
             assert_eq!(lab.activity.busy(), 0);
         }
-        // A client that is silent is nothing to wait for.
+        // A drain does not wait for a client that is silent.
         let lab = Lab::new(MtlsMode::Permissive, Protocol::Detect, b"").await;
         let _application = lab.application().await;
         assert_eq!(lab.activity.busy(), 0);

@@ -1,4 +1,4 @@
-//! HBONE through a whole inbound side over loopback, from a client of other code: the `h2` crate over `tokio-rustls`.
+//! HBONE through a whole inbound side over loopback, from an independent client: the `h2` crate over `tokio-rustls`.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +32,7 @@ use crate::support::AnyServer;
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
-/// Half of them are for one client. One more than a test that is not about this opens.
+/// The bound on tunnels. One client may hold half of them: one more than the other tests open.
 const MAX_TUNNELS: usize = 18;
 
 /// A certificate with its key, both in DER.
@@ -56,7 +56,7 @@ impl Authority {
         self.certified(id, CertificateParams::default())
     }
 
-    /// The last of its life.
+    /// A certificate that was issued an hour ago and is valid for `left` more.
     fn certify_until(&self, id: &str, left: Duration) -> Certified {
         let (mut leaf, now) = (CertificateParams::default(), SystemTime::now());
         leaf.not_before = (now - Duration::from_secs(3600)).into();
@@ -71,7 +71,7 @@ impl Authority {
     }
 }
 
-/// An inbound side on the port of HBONE, and the application that it stands before.
+/// An inbound side on the port of HBONE, and the application behind it.
 struct Workload {
     authority: Authority,
     proxy: SocketAddr,
@@ -125,7 +125,7 @@ impl Workload {
         }));
         let serving = Rc::clone(&inbound);
         spawn_local(async move {
-            // As if captured: the port dialled is not the listener's.
+            // In a captured workload, the client dials another port than that of the proxy's listener.
             let captured_by = SocketAddr::new(proxy.ip(), ports::INBOUND);
             let admission = Admission::new(64, Directions::Inbound);
             loop {
@@ -140,7 +140,7 @@ impl Workload {
         Self { authority, proxy, application, registry, activity, policy, inbound }
     }
 
-    /// TLS with the proxy as its client, with this certificate or none.
+    /// Connects to the proxy over TLS, with this certificate or without one.
     async fn tls(
         &self,
         certified: Option<Certified>,
@@ -173,7 +173,7 @@ impl Workload {
         let tls = self.tls(Some(certified), &["h2"]).await.unwrap();
         let (client, connection) = h2::client::handshake(tls).await.unwrap();
         spawn_local(async move {
-            // It ends with the test.
+            // The task ends with the test.
             let _ended = connection.await;
         });
         client
@@ -188,7 +188,7 @@ impl Workload {
     }
 }
 
-/// On the port of HBONE, of an address of loopback on which it is free.
+/// A listener on the port of HBONE, at a loopback address at which this port is free.
 async fn listener() -> TcpListener {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id().wrapping_mul(16);
@@ -224,7 +224,7 @@ async fn open(client: &mut SendRequest<Bytes>, authority: &str) -> Result<Tunnel
     }
 }
 
-/// What comes until the other end sends no more.
+/// Everything that is received until the other end has finished sending.
 async fn read_all(receiver: &mut h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut all = Vec::new();
     while let Some(chunk) = receiver.data().await {
@@ -235,14 +235,14 @@ async fn read_all(receiver: &mut h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(all)
 }
 
-/// Sends back what each connection sends.
+/// An application that sends back the bytes of each connection.
 fn echo(application: TcpListener) {
     spawn_local(async move {
         loop {
             let (mut stream, _) = application.accept().await.unwrap();
             spawn_local(async move {
                 let (mut reader, mut writer) = stream.split();
-                // The client may reset it.
+                // The client may reset the connection.
                 let _ended = tokio::io::copy(&mut reader, &mut writer).await;
             });
         }
@@ -259,7 +259,7 @@ fn bytes_of_many_tunnels_reach_the_application_and_come_back() {
         let mut tunnels = Vec::new();
         for nth in 0..8_u8 {
             let (mut sender, mut receiver) = open(&mut client, &to).await.unwrap();
-            // More than any window.
+            // More than any flow-control window.
             let sent = Bytes::from(vec![nth; 3_000_000]);
             let expected = sent.clone();
             spawn_local(async move {
@@ -271,7 +271,7 @@ fn bytes_of_many_tunnels_reach_the_application_and_come_back() {
                     sender.send_data(part, left.is_empty()).unwrap();
                 }
             });
-            // All are read at once: they share the window of the connection.
+            // All tunnels are read at the same time, because they share the connection's window.
             tunnels.push(spawn_local(async move {
                 assert!(read_all(&mut receiver).await.unwrap() == expected, "the bytes differ");
             }));
@@ -383,20 +383,20 @@ fn a_tunnel_to_anything_else_is_refused() {
         assert_eq!(response.await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
         let refused = "leno_hbone_tunnels_total{direction=\"inbound\",result=\"refused\"} 6";
         assert!(workload.counts(refused));
-        // The connection goes on. A port where nothing listens is one that the application resets.
+        // The connection stays usable. If nothing listens on the port, the tunnel is opened and then reset.
         let (_sender, mut receiver) = open(&mut client, &format!("{own}:1")).await.unwrap();
         assert!(read_all(&mut receiver).await.is_err());
     });
 }
 
-/// Until a byte has come back, the tunnel is open in all its parts.
+/// Sends a byte and waits until it comes back, which shows that the tunnel works along its whole length.
 async fn comes_back(tunnel: &mut Tunnel) {
     tunnel.0.send_data(Bytes::from_static(b"x"), false).unwrap();
     assert_eq!(&*tunnel.1.data().await.unwrap().unwrap(), b"x");
     tunnel.1.flow_control().release_capacity(1).unwrap();
 }
 
-/// A ztunnel takes CANCEL and NO_ERROR for an end in order.
+/// Expects that the tunnel is reset with CONNECT_ERROR. A ztunnel would treat CANCEL and NO_ERROR as a proper end.
 async fn is_cut(tunnel: &mut Tunnel) {
     let reset = read_all(&mut tunnel.1).await.unwrap_err();
     assert_eq!(reset.reason(), Some(h2::Reason::CONNECT_ERROR));
@@ -421,7 +421,7 @@ fn tunnels_are_bounded_and_a_client_with_fewer_gets_the_place_of_another() {
         }
         let one_more = open(&mut clients[0], &to).await.err();
         assert_eq!(one_more, Some(StatusCode::SERVICE_UNAVAILABLE), "half is for others");
-        // So that the first client has the most.
+        // The other clients have fewer tunnels each, so that the first client has the most.
         for nth in 0..half {
             let client = if nth == 0 { 2 } else { 1 };
             rest.push(open(&mut clients[client], &to).await.unwrap());
@@ -429,7 +429,7 @@ fn tunnels_are_bounded_and_a_client_with_fewer_gets_the_place_of_another() {
         }
         rest.push(open(&mut clients[2], &to).await.unwrap());
         comes_back(rest.last_mut().unwrap()).await;
-        // The newest of the client with the most.
+        // The newest tunnel of the client with the most tunnels was evicted.
         is_cut(&mut first.pop().unwrap()).await;
         for tunnel in first.iter_mut().chain(&mut rest) {
             comes_back(tunnel).await;
@@ -441,7 +441,7 @@ fn tunnels_are_bounded_and_a_client_with_fewer_gets_the_place_of_another() {
     });
 }
 
-/// Returns once the proxy has said that this connection is for no more tunnels.
+/// Returns once the proxy has announced that it accepts no more tunnels on this connection.
 async fn is_told_to_leave(client: &SendRequest<Bytes>) {
     while client.clone().ready().await.is_ok() {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -501,7 +501,7 @@ fn a_change_of_policies_ends_open_tunnels_of_bytes_and_not_the_connection() {
         workload.inbound.follow();
         is_cut(&mut tunnel).await;
         let mut denied = open(&mut client, &to).await.unwrap();
-        // The proxy waits for no byte before it denies the tunnel, so this one may come too late.
+        // The proxy denies the tunnel without waiting for a byte, so it may be reset before this one is sent.
         let _cut = denied.0.send_data(Bytes::from_static(b"x"), false);
         is_cut(&mut denied).await;
         let mut silent = open(&mut client, &to).await.unwrap();
@@ -519,7 +519,7 @@ fn a_tunnel_whose_application_reads_nothing_does_not_stop_another() {
         let (_unread, _) = workload.application.accept().await.unwrap();
         let spare = TcpListener::bind("127.0.0.1:0").await.unwrap();
         echo(std::mem::replace(&mut workload.application, spare));
-        // More than the buffers of the kernel take.
+        // More than the kernel's buffers hold.
         let flood = spawn_local(async move {
             let mut left = Bytes::from(vec![b'x'; 64 * 1024 * 1024]);
             while !left.is_empty() {
@@ -550,7 +550,7 @@ fn a_client_without_an_identity_gets_no_tunnel() {
             let workload = Workload::new(mtls, Protocol::Opaque, Vec::new()).await;
             let stranger = Authority::new().certify(CLIENT);
             for certified in [None, Some(stranger)] {
-                // In TLS 1.3 the client's side of the handshake is over before it is refused.
+                // In TLS 1.3 the handshake succeeds for the client before the server checks its certificate.
                 if let Ok(mut tls) = workload.tls(certified, &["h2"]).await {
                     assert!(tls.read_u8().await.is_err(), "{mtls:?}");
                 }

@@ -1,4 +1,4 @@
-//! The whole inbound side.
+//! Tests of the whole inbound side.
 
 mod detection;
 mod hbone;

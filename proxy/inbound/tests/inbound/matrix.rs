@@ -1,6 +1,6 @@
-//! Every kind of client before every mode of mTLS, every kind of policy and every protocol, through a whole inbound side
-//! over loopback. What becomes of each is the table in `docs/reference/authorization-matrix.md`, which this holds the
-//! proxy to; `LENO_UPDATE=1` writes it.
+//! Tests every kind of client with every mTLS mode, kind of policy and protocol, through a whole inbound side over
+//! loopback. The outcomes must equal the table in `docs/reference/authorization-matrix.md`; `LENO_UPDATE=1` rewrites
+//! it.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod clients;
@@ -21,7 +21,7 @@ use tokens::Tokens;
 
 const PAGE: &str = "../../docs/reference/authorization-matrix.md";
 
-/// Far above what a cell takes; a client that is left to wait fails the test.
+/// Far more than one cell of the table takes; a client that hangs fails the test.
 const CELL: Duration = Duration::from_secs(20);
 
 const MODES: [MtlsMode; 3] = [MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled];
@@ -54,7 +54,7 @@ trust domain. `of a federated authority` is one with an identity of this trust d
 
 ";
 
-/// The columns: a policy, and the token of the request.
+/// The columns of the table: a policy, and the token of the request.
 fn columns(tokens: &Tokens) -> Vec<(&'static str, Rules, Option<&str>)> {
     let mut all: Vec<(_, _, Option<&str>)> = vec![
         ("Allow", Rules::Allow, None),
@@ -65,7 +65,7 @@ fn columns(tokens: &Tokens) -> Vec<(&'static str, Rules, Option<&str>)> {
     all
 }
 
-/// The table, as the proxy decides.
+/// The table of the proxy's decisions.
 async fn table() -> String {
     let (clients, tokens) = (Clients::new(), Tokens::new());
     let columns = columns(&tokens);
@@ -119,7 +119,7 @@ fn each_client_gets_what_the_table_says() {
     }
 }
 
-/// What must hold of a row whatever the page says.
+/// Checks rules that each row must satisfy, whatever the documented table contains.
 fn hold(row: &[&str]) {
     let [mode, protocol, client, allow, deny, audit, good, refused @ ..] = row else {
         panic!("{row:?}")

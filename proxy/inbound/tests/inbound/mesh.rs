@@ -1,5 +1,5 @@
-//! A whole inbound side over loopback. The client is another proxy, and what it sends over mTLS may not be the protocol
-//! that it named in ALPN.
+//! Tests a whole inbound side over loopback. The client is another proxy, and the bytes that it sends over mTLS may not
+//! belong to the protocol that it named in ALPN.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::support;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
 
-/// The number with which a proxy reports the cause `closed` of a cut response to another proxy (decision 058).
+/// The number with which a proxy tells another proxy that a response was cut with the cause `closed` (decision 058).
 const CLOSED: u8 = 0x80;
 
 fn keyring() -> Keyring {
@@ -50,7 +50,7 @@ async fn connect(declared: Protocol, says: Alpn) -> (TlsStream, TcpListener, Rc<
     connect_limited(declared, says, &[]).await
 }
 
-/// The same with limits on requests.
+/// Like [`connect`], with rate limits.
 async fn connect_limited(
     declared: Protocol,
     says: Alpn,
@@ -111,7 +111,7 @@ fn another_proxy_learns_why_its_response_is_cut() {
         while !received.ends_with(b"ab") {
             received.push(client.read_u8().await.unwrap());
         }
-        // Reads the whole request. If bytes were left, the kernel would reset the connection when the socket is closed.
+        // Read the whole request. If bytes were left, the kernel would reset the connection when the socket is closed.
         while !received.ends_with(b"\r\n\r\n") {
             received.push(stream.read_u8().await.unwrap());
         }
@@ -148,8 +148,8 @@ fn requests_that_are_said_to_be_bytes_are_requests_on_a_port_of_http() {
     });
 }
 
-/// An application can write its requests so that its proxy relays them as bytes. The server's proxy must limit them
-/// nevertheless.
+/// An application can form its requests so that its own proxy relays them as bytes. The server's proxy must still apply
+/// the rate limit.
 #[test]
 fn requests_that_are_said_to_be_bytes_do_not_pass_a_limit() {
     let limit = RateLimit {

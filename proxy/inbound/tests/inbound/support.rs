@@ -1,4 +1,4 @@
-//! What the tests share: an inbound side before an application, and a client that believes every server.
+//! Shared by the tests: an inbound side in front of an application, and a client that accepts every server.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// The inbound side of the policy's workload, and what it counts.
+/// The inbound side of the policy's workload, with these counters.
 pub(crate) fn inbound(
     policy: ServerPolicy,
     tls: Acceptor,
@@ -40,7 +40,7 @@ pub(crate) fn inbound(
     (inbound, registry)
 }
 
-/// Believes every server: these tests are about what servers believe of clients.
+/// Accepts every server certificate, because these tests check how servers verify clients.
 #[derive(Debug)]
 pub(crate) struct AnyServer;
 

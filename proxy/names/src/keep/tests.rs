@@ -1,4 +1,4 @@
-//! Names against a scripted resolver over loopback.
+//! Tests names with a scripted resolver over loopback.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,14 +17,15 @@ enum Says {
     A(Vec<&'static str>, u32),
     NoName,
     Failure,
-    /// A truncated response over UDP, and this address over TCP.
+    /// Truncated over UDP, and this address over TCP.
     OverTcp(&'static str),
 }
 
-/// Number of queries for IPv4.
+/// The number of queries for IPv4.
 type Asked = Arc<AtomicU64>;
 
-/// A port that is free for both protocols: one that is for UDP may be that of a connection of another test.
+/// Sockets on a port that is free for both UDP and TCP. A port that is free for UDP may be in use by a TCP connection
+/// of another test.
 async fn sockets() -> (SocketAddr, UdpSocket, TcpListener) {
     loop {
         let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -36,7 +37,7 @@ async fn sockets() -> (SocketAddr, UdpSocket, TcpListener) {
     }
 }
 
-/// Responds in this order, and repeats the last response.
+/// A resolver that responds in this order, and repeats the last response.
 async fn resolver(says: Vec<Says>) -> (Resolvers, Asked) {
     let (address, udp, tcp) = sockets().await;
     let asked = Asked::default();

@@ -1,4 +1,4 @@
-//! Copies of a late request at other endpoints. The first good response goes to the client.
+//! Sends copies of a late request to other endpoints. The first good response goes to the client.
 //!
 //! ```text
 //! held whole ─► first copy ──(late)──► another ──(late)──► ...
@@ -27,28 +27,28 @@ use crate::policy::{Plan, RequestPolicy};
 use crate::request::{Copies, Hedgeable};
 use crate::server::{self, GetError, Server};
 
-/// Most bytes of a request that is copied: as many as a stream holds for a retry anyway.
+/// The largest request in bytes that is copied: as many as a stream holds for a retry in any case.
 const MAX_COPIED: usize = 64 << 10;
 
-/// Longest wait for the rest of a request that may be copied. A client that sends slowly, or waits for an answer
+/// How long to wait for the rest of a request that may be copied. A client that sends slowly, or waits for an answer
 /// before it continues, must not be delayed.
 const HOLD_WAIT: Duration = Duration::from_millis(50);
 
-/// Copies that a list holds without an allocation: as many as most policies have.
+/// How many copies a list holds without an allocation: as many as most policies have.
 const COPIES: usize = 2;
 
-/// What the copies of one request share.
+/// The state that the copies of one request share.
 struct Race<'a> {
     plan: RefCell<&'a mut Plan>,
     hedge: RefCell<&'a mut Hedge>,
     sending: Sending<'a>,
     policy: &'a RequestPolicy,
     registry: &'a Registry,
-    /// The response of one copy goes to the client.
+    /// Whether the proxy has decided which copy's response goes to the client.
     is_decided: Cell<bool>,
 }
 
-/// One copy under way. Dropping it resets its stream, or closes its connection.
+/// One copy that is in progress. Dropping it resets its stream, or closes its connection.
 struct Runner<'a, C> {
     pick: Rc<Pick<Remote>>,
     begun: Instant,
@@ -76,7 +76,7 @@ enum RaceOutcome {
     Gone(Failure),
 }
 
-/// An event while copies are under way.
+/// An event while copies are in progress.
 #[expect(clippy::large_enum_variant, reason = "few, and on their way from one place to the next")]
 enum Event<C> {
     /// A copy has ended.
@@ -90,8 +90,8 @@ enum Event<C> {
 }
 
 impl<R: Hedgeable> Attempts<'_, R> {
-    /// Makes one attempt, in as many copies as policy sends while no response comes. `None`: there is to be another
-    /// attempt.
+    /// Makes one attempt, and adds copies of the request as policy demands while no response comes. `None` means that
+    /// another attempt must follow.
     pub(super) async fn race(&mut self, first: Pick<Remote>) -> Option<Forwarded> {
         let held = timeout(HOLD_WAIT, self.request.hold_whole(MAX_COPIED)).await;
         let Some(mut hedge) = self.hedge.take_if(|_| held == Ok(true)) else {
@@ -104,7 +104,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         let (pick, last) = self.run_copies(&mut hedge, first).await;
         self.hedge = Some(hedge);
         let address = pick.endpoint().address;
-        // The result of this copy is not settled yet, so its endpoint is not among those that were tried.
+        // The result of this copy is not settled yet, so its endpoint must not count as tried.
         let mut later = self.tried.iter().enumerate().skip(tried);
         if let Some((at, _)) = later.find(|(_, known)| **known == address) {
             self.tried.remove(at);
@@ -271,7 +271,7 @@ impl<'a> Race<'a> {
         .await
     }
 
-    /// The endpoint for a copy that is due, if the budget pays for the copy.
+    /// The endpoint for a copy that is due, if the budget allows the copy.
     fn another(&self, pick: impl FnOnce() -> Option<Pick<Remote>>) -> Option<Pick<Remote>> {
         let mut hedge = self.hedge.borrow_mut();
         let Some(pick) = pick() else {
@@ -286,12 +286,12 @@ impl<'a> Race<'a> {
         Some(pick)
     }
 
-    /// Counts the remaining copies as lost: another copy answers the client, or the client has left.
+    /// Counts the remaining copies as lost, because another copy answers the client or the client has left.
     fn lose<C>(&self, runners: &Runners<'_, C>) {
         for runner in runners {
             self.count(runner);
             if self.is_decided.get() && runner.is_connected.get() {
-                // Otherwise an endpoint that is always late would never look late.
+                // Without this, an endpoint whose responses always come too late would never look slow.
                 let at_least = leno_transport::now().saturating_duration_since(runner.begun);
                 self.policy.observe(at_least);
                 runner.pick.observe(at_least, leno_transport::now());
@@ -328,7 +328,7 @@ impl<C> Runner<'_, C> {
     }
 }
 
-/// Records that a copy failed while others are under way.
+/// Records that a copy failed while others are in progress.
 fn note<C>(shared: &Worker, pick: &Pick<Remote>, ended: &Ended<C>) {
     let edge = pick.endpoint().edge(shared);
     match ended {

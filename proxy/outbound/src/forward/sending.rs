@@ -1,4 +1,4 @@
-//! The settings of one attempt, for every copy of the request.
+//! The settings of one attempt, which are the same for every copy of the request.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::server::Server;
 
 use super::turn::mark;
 
-/// What the attempts of a request share.
+/// The settings that all copies of an attempt share.
 #[derive(Clone)]
 pub(super) struct Sending<'a> {
     pub(super) shared: &'a Rc<Worker>,
@@ -31,23 +31,23 @@ pub(super) struct Sending<'a> {
     pub(super) trace: Told<'a>,
     /// The tap mark for the server's proxy, if a tap selects the request.
     pub(super) mark: Option<Mark>,
-    /// Where the beginnings of the bodies are copied to, if a tap needs them.
+    /// Where to copy the beginnings of the bodies, if a tap needs them.
     pub(super) copies: Option<BodyCopies>,
 }
 
-/// The trace headers for the next hop.
+/// The trace headers for the next hop, in all formats.
 #[derive(Clone, Copy)]
 pub(super) struct Told<'a> {
     pub(super) parent: Option<&'a TraceLine>,
-    /// The headers of other formats in which the request came.
+    /// The headers of the other formats in which the request carried its trace.
     pub(super) lines: &'a [HeaderLine],
 }
 
-/// When an attempt must be over, and when its response must have begun.
+/// When an attempt must end, and when its response must have begun.
 pub(super) type Times = (Option<tokio::time::Instant>, Option<Instant>);
 
 impl Sending<'_> {
-    /// When an attempt that begins now must be over.
+    /// When an attempt that begins now must end.
     pub(super) fn deadline(&self) -> Option<tokio::time::Instant> {
         let of_route = self.applied.and_then(Applied::deadline);
         [self.request_by.map(Into::into), of_route].into_iter().flatten().min()

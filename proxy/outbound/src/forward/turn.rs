@@ -1,17 +1,18 @@
-//! Detects a request that a route sends, again and again, to the workload that it comes from.
+//! Detects a request that a route sends again and again to the workload from which it comes.
 //!
 //! ```text
 //! application ─► route ─► the same workload: marked ─► application ─► route ─► the same workload: a loop
 //! ```
 //!
-//! An application that forwards requests, such as a gateway, forwards their headers as well. So a request that comes
-//! back has the mark of its first turn. The mark is of one method, host and target: an application may still send
-//! itself another request.
+//! An application that forwards requests, such as a gateway, forwards their headers, too. So a request that comes back
+//! still has the mark that was set when a route sent it to its own workload for the first time. The mark contains the
+//! method, host and target, because an application may send itself a different request.
 
 use leno_balance::hash;
 use leno_http::{Cause, Failure, HeaderLine, Party, RequestView};
 
-/// The header with the mark. Its name does not begin with `leno-`, because applications cannot send such headers.
+/// The header with the mark. Its name does not begin with `leno-`, because headers with such names are removed when
+/// applications send them.
 const TURN: &str = "x-leno-turn";
 
 /// The mark to set on a request that a route sends from the workload `source` to itself.

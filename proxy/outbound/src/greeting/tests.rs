@@ -1,4 +1,4 @@
-//! Servers that have sent nothing yet, over pipes in memory.
+//! Tests with servers that have sent nothing yet, over pipes in memory.
 
 use leno_tls::{
     Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, TlsStream, refused_by_server,
@@ -13,7 +13,7 @@ use super::*;
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
-/// Breaks with this error once it has taken so many bytes, or at once.
+/// A server's connection that fails with the error `with`, once it has accepted `after` bytes.
 struct Breaking {
     after: usize,
     taken: usize,
@@ -53,19 +53,19 @@ impl AsyncWrite for Breaking {
     }
 }
 
-/// A client that has sent `first` already, and its other end.
+/// A client that has already sent `first`, and the client's other end.
 fn client(first: &[u8]) -> (Peeked<DuplexStream>, DuplexStream) {
     let (client, far) = duplex(4 * MAX_HELD);
     (Peeked::with_bytes(client, first.to_vec()), far)
 }
 
-/// A server, and its other end.
+/// A server's connection, and its other end.
 fn server(room: usize) -> (Peeked<DuplexStream>, DuplexStream) {
     let (server, beyond) = duplex(room);
     (server.into(), beyond)
 }
 
-/// The result for a server that breaks after so many bytes, and what is kept of the client's bytes.
+/// The result for a server whose connection breaks after `after` bytes, and the client's bytes that are kept.
 async fn broken(after: usize) -> (Greeting, Vec<u8>) {
     let with = Some(io::ErrorKind::ConnectionReset.into());
     let mut server = Peeked::from(Breaking { after, taken: 0, with });
@@ -96,7 +96,7 @@ async fn a_server_that_stays_silent_is_waited_for_within_a_bound() {
     let (mut server, _beyond) = server(3);
     let (mut client, _far) = client(b"hello");
     let greeting = greet(&mut server, &mut client).await;
-    // What the server accepts is sent; the relay sends the rest.
+    // As many bytes as the server accepts are sent; the relay sends the rest.
     assert!(matches!(greeting, Greeting::Going { sent: 3 }), "{greeting:?}");
 }
 

@@ -1,4 +1,4 @@
-//! How endpoints are chosen and ejected, and how many requests they have at a time.
+//! How endpoints are chosen and ejected, and how many requests they may have at a time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,20 +11,22 @@ use leno_resilience::{Full, Gate, Gradient, Permit};
 use leno_types::mesh::Distribution;
 use leno_types::traffic::{self, Balancing, Ejection, HashOn, Traffic, WorkerLimits};
 
-/// Default number of requests on each near endpoint above which other endpoints help: a few more than an endpoint has
-/// that keeps up.
+/// The default number of requests on each near endpoint above which other endpoints are used, too. It is a few more
+/// than an endpoint has that is not overloaded.
 const OVERFLOW: u32 = 16;
 
-/// Default number of requests that may wait if policy limits those under way: enough for the jitter of arrivals.
+/// The default number of requests that may wait, if policy limits those in progress. It is enough for requests that
+/// arrive irregularly.
 const PENDING: u32 = 1_024;
 
 /// The initial value of an adaptive limit.
 const FIRST_LIMIT: u32 = 100;
 
-/// Statuses that count as a failure of the endpoint.
+/// The statuses that count as a failure of the endpoint.
 const FAILED: std::ops::RangeInclusive<u16> = 500..=599;
 
-/// gRPC statuses that count as one: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE, DATA_LOSS.
+/// The gRPC statuses that count as a failure of the endpoint: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE,
+/// DATA_LOSS.
 const GRPC_FAILED: [u8; 5] = [2, 4, 13, 14, 15];
 
 /// The gRPC status RESOURCE_EXHAUSTED, with which a rate limit refuses a call.
@@ -38,13 +40,13 @@ pub(crate) struct EndpointPolicy {
     balancing: Option<Balancing>,
     gate: Option<Rc<Gate>>,
     gradient: Option<RefCell<Gradient>>,
-    /// Hash of the name of the client workload.
+    /// The hash of the client workload's name.
     source: u64,
 }
 
 impl EndpointPolicy {
-    /// The policy that `traffic` sets. `source` names the client workload. Requests that are under way under `before`
-    /// count.
+    /// The policy that `traffic` sets. `source` is the name of the client workload. Requests that are in progress under
+    /// `before` are counted.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, source: &str) -> Self {
         let limits = traffic.limits.unwrap_or_default();
         let first = limits.requests.unwrap_or(FIRST_LIMIT).min(FIRST_LIMIT);
@@ -73,7 +75,7 @@ impl EndpointPolicy {
             && self.balancing == traffic.balancing
     }
 
-    /// Most connections to all endpoints together.
+    /// The largest number of connections to all endpoints together.
     pub(crate) fn connections(&self) -> u32 {
         self.limits.connections.unwrap_or(u32::MAX)
     }
@@ -131,8 +133,8 @@ impl EndpointPolicy {
         Affinity { hash: by_source.then_some(self.source), session: None }
     }
 
-    /// The `Set-Cookie` line that keeps a session on the endpoint with this key. `None` if the session is there
-    /// already, or if policy has no sessions.
+    /// The `Set-Cookie` line that keeps a session on the endpoint with this key. `None` if the request's cookie already
+    /// names this endpoint, or if policy has no sessions.
     pub(crate) fn session_line(&self, wanted: Affinity, key: u64) -> Option<HeaderLine> {
         let name = self.balancing.as_ref()?.session_cookie.as_ref()?;
         if wanted.session == Some(key) {
@@ -142,7 +144,7 @@ impl EndpointPolicy {
         HeaderLine::new("Set-Cookie", value.as_bytes()).ok()
     }
 
-    /// Waits for a place among the requests under way. `None`: policy sets no limit.
+    /// Waits until the request is admitted among those in progress. `None` means that policy sets no limit.
     pub(crate) async fn enter(&self) -> Result<Option<Permit>, Full> {
         match &self.gate {
             Some(gate) => gate.enter().await.map(Some),
@@ -162,8 +164,8 @@ impl EndpointPolicy {
         gate.set(gradient.limit(), self.limits.pending.unwrap_or(PENDING));
     }
 
-    /// Whether a response came without the requested work, so that its latency is of no use: the endpoint failed, or
-    /// refused the request because of a rate limit.
+    /// Whether a response does not contain the requested work, so that its latency says nothing: the endpoint failed,
+    /// or refused the request because of a rate limit.
     pub(crate) fn is_refusal(status: u16, grpc: Option<u8>) -> bool {
         Self::is_bad(status, grpc) || status == 429 || grpc == Some(GRPC_EXHAUSTED)
     }
@@ -185,7 +187,7 @@ fn algorithm(of: &traffic::Algorithm) -> Algorithm {
     }
 }
 
-/// The value of a cookie (RFC 6265 section 5.4), which HTTP/2 may have in several headers.
+/// The value of a cookie (RFC 6265 section 5.4). In HTTP/2, cookies may be in several headers.
 pub(crate) fn cookie<'a>(request: RequestView<'a>, name: &Arc<str>) -> Option<&'a [u8]> {
     let lines = request.headers().filter(|(header, _)| header.eq_ignore_ascii_case("cookie"));
     lines.flat_map(|(_, value)| value.split(|byte| *byte == b';')).find_map(|pair| {

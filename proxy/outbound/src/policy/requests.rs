@@ -14,10 +14,10 @@ use leno_types::traffic::{Faults, Hedging, Retries, Traffic, TrafficTimeouts};
 
 use super::EndpointPolicy;
 
-/// The status with which the server's proxy answers if the application's response is invalid or missing.
+/// The status that the server's proxy sends if the application's response is invalid or missing.
 const BAD_GATEWAY: u16 = 502;
 
-/// The gRPC status UNAVAILABLE, which a gRPC client gets in that case.
+/// The gRPC status UNAVAILABLE, which a gRPC client gets in the same case.
 const GRPC_UNAVAILABLE: u8 = 14;
 
 /// One worker's policy of the requests to one port of a service, or of the requests that follow one route.
@@ -26,10 +26,10 @@ pub(crate) struct RequestPolicy {
     retries: Option<Retries>,
     timeouts: TrafficTimeouts,
     hedging: Option<Hedging>,
-    /// Latencies of responses, if hedging needs a percentile of them.
+    /// The latencies of responses, if hedging needs a percentile of them.
     latencies: Option<RefCell<Latencies>>,
     faults: Option<Faults>,
-    /// Limits of the HTTP engine, if policy changes them.
+    /// The limits of the HTTP engine, if policy changes them.
     limits: Option<Limits>,
     budget: RefCell<Budget>,
     rng: RefCell<Rng>,
@@ -38,18 +38,18 @@ pub(crate) struct RequestPolicy {
 /// The deadlines and attempts of one request.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// `None` if policy has no retries.
+    /// The retries; `None` if policy has none.
     retry: Option<Retry>,
     is_idempotent: bool,
     request_by: Option<Instant>,
     response_by: Option<Instant>,
-    /// The decision on the response of the last attempt.
+    /// If the response of the last attempt is to be retried, the wait before the retry.
     again: Cell<Option<Duration>>,
 }
 
 impl RequestPolicy {
-    /// The policy that `traffic` sets. It keeps what `before` has saved up in its budget, so that a change of policy
-    /// does not grant additional retries.
+    /// The policy that `traffic` sets. It keeps the tokens that `before` has saved in its budget, so that a change of
+    /// policy does not grant additional retries.
     pub(crate) fn new(traffic: &Traffic, before: Option<&Self>, limits: &Limits) -> Self {
         let budget = traffic.retries.as_ref().map(|retries| retries.budget).unwrap_or_default();
         let budget = match before.filter(|before| before.pays()) {
@@ -88,7 +88,7 @@ impl RequestPolicy {
         self.timeouts.idle
     }
 
-    /// The limits of an exchange: those of policy, or `otherwise`.
+    /// The limits of an exchange: those of policy if it has any, otherwise `otherwise`.
     pub(crate) fn limits<'a>(&'a self, otherwise: &'a Limits) -> &'a Limits {
         self.limits.as_ref().unwrap_or(otherwise)
     }
@@ -101,8 +101,8 @@ impl RequestPolicy {
         }
     }
 
-    /// The copies of a request that begins now. `None` if it must not be copied, or if too few latencies are known to
-    /// say what is late.
+    /// The copies that may be sent of a request that begins now. `None` if the request must not be copied, or if too
+    /// few latencies are known to decide what is late.
     pub(crate) fn hedge(&self, is_idempotent: bool) -> Option<Hedge> {
         let hedging = self.hedging.filter(|hedging| is_idempotent || hedging.non_idempotent)?;
         let known = self.latencies.as_ref().zip(hedging.percentile);
@@ -111,7 +111,7 @@ impl RequestPolicy {
         Some(Hedge::new(hedging.copies, delay))
     }
 
-    /// Whether another copy is to be sent now.
+    /// Whether another copy should be sent now.
     pub(crate) fn another(&self, hedge: &mut Hedge) -> bool {
         hedge.another(&mut self.budget.borrow_mut(), leno_transport::now())
     }
@@ -131,7 +131,7 @@ impl RequestPolicy {
             || self.retries.as_ref().is_some_and(is_failure)
     }
 
-    /// Whether requests add to the budget.
+    /// Whether requests add tokens to the budget.
     fn pays(&self) -> bool {
         self.retries.is_some() || self.hedging.is_some()
     }
@@ -153,7 +153,7 @@ impl RequestPolicy {
 }
 
 impl Plan {
-    /// When the exchange must be over.
+    /// When the exchange must end.
     pub(crate) fn request_by(&self) -> Option<Instant> {
         self.request_by
     }
@@ -170,23 +170,23 @@ impl Plan {
         self.retry.is_some()
     }
 
-    /// Whether the method is idempotent: sending the request twice is like sending it once.
+    /// Whether the method is idempotent: sending the request twice has the same effect as sending it once.
     pub(crate) fn is_idempotent(&self) -> bool {
         self.is_idempotent
     }
 
-    /// How many retries policy has made.
+    /// How many retries were made because of policy.
     pub(crate) fn made(&self) -> u32 {
         self.retry.as_ref().map_or(0, Retry::made)
     }
 
-    /// Takes the decision on the response that was judged last.
+    /// Takes the wait before the retry, if the response that was judged last is to be retried.
     pub(crate) fn again(&self) -> Option<Duration> {
         self.again.take()
     }
 
-    /// Decides on a response whose head has arrived. Returns whether the request is to be sent again. `is_mesh`: the
-    /// response came through another proxy.
+    /// Decides about a response whose head has arrived. Returns whether the request must be sent again. `is_mesh` says
+    /// that the response came through another proxy.
     pub(crate) fn judge(
         &mut self,
         (policy, registry): (&RequestPolicy, &Registry),
@@ -197,7 +197,7 @@ impl Plan {
             return false;
         };
         let ending = match ending(response).0 {
-            // The server's proxy reports a break behind it only by this answer.
+            // If the connection behind the server's proxy breaks, that proxy reports it only by this answer.
             Ending::Status(BAD_GATEWAY) | Ending::Grpc(GRPC_UNAVAILABLE)
                 if is_mesh && retries.on.reset && response.header("leno-error").is_some() =>
             {
@@ -283,7 +283,7 @@ const fn counter(why: Why) -> Option<Counter> {
     }
 }
 
-/// How an attempt ended whose response has this head, and its gRPC status.
+/// How an attempt ended whose response has this head, and the response's gRPC status.
 fn ending(response: ResponseView<'_>) -> (Ending, Option<u8>) {
     let grpc = response.header("grpc-status").and_then(number);
     let ending = match (response.status(), grpc) {
@@ -297,8 +297,8 @@ fn number(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The limits of the HTTP engine, if policy changes them. A policy that limits the time of a response replaces the
-/// default wait for it.
+/// The limits of the HTTP engine, if policy changes them. If a policy limits the time of a response, this replaces the
+/// default wait for the response.
 fn changed(timeouts: &TrafficTimeouts, limits: &Limits) -> Option<Limits> {
     let response_wait = limits.stall;
     match timeouts.idle {

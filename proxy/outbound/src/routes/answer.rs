@@ -1,4 +1,4 @@
-//! Answers that the mesh sends itself.
+//! Answers that the mesh itself sends to clients.
 
 use std::net::SocketAddr;
 
@@ -7,15 +7,15 @@ use leno_policy::Refusal;
 
 use crate::backends::UnreachedEndpoint;
 
-/// An answer in place of a backend's.
+/// An answer that the proxy sends instead of a backend's.
 #[derive(Debug)]
 pub(crate) struct MeshAnswer {
     pub(crate) status: u16,
-    /// Label in metrics and logs, if it is an error.
+    /// The label in metrics and logs, if the answer is an error.
     pub(crate) error: Option<&'static str>,
-    /// Whether the client's connection is closed after it, so that the client looks the address up again.
+    /// Whether the client's connection is closed after the answer, so that the client looks the address up again.
     pub(crate) last: bool,
-    /// The value of `leno-error`: the cause, and the part of a route that is at fault.
+    /// The value of `leno-error`: the cause, and the part of a route that is wrong.
     shown: Option<String>,
     headers: Vec<HeaderLine>,
 }
@@ -37,18 +37,18 @@ impl MeshAnswer {
         Self { last: true, ..self }
     }
 
-    /// The answer to a CONNECT that no rule relays.
+    /// The answer to a CONNECT if no rule relays it.
     pub(crate) fn no_tunnel() -> Self {
         Self::error(501, "connect")
     }
 
-    /// The answer to a request to an address outside of the mesh, if policy denies egress.
+    /// The answer to a request to an address outside of the mesh if policy denies egress.
     pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
         let shown = Some(format!("{cause}; destination=\"{destination}\""));
         Self { status: 403, error: Some(cause), shown, last: false, headers: Vec::new() }
     }
 
-    /// The answer to a request for which no endpoint is left. It names the last endpoint that was not reached.
+    /// The answer to a request if there is no endpoint left to try. It names the last endpoint that was not reached.
     pub(crate) fn unreached(cause: &'static str, last: &UnreachedEndpoint) -> Self {
         Self { shown: Some(format!("{cause}; {last}")), ..Self::error(503, cause) }
     }
@@ -64,8 +64,8 @@ impl MeshAnswer {
         }
     }
 
-    /// The answer that a route sets. A header that cannot be sent is left out: the headers of routes were checked,
-    /// but requests may contribute bytes that no header may have.
+    /// An answer with a status and headers that a route sets. A header that cannot be sent is left out: the headers of
+    /// routes were checked, but parts of requests may contain bytes that no header may have.
     pub(super) fn with(status: u16, headers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let line = |(name, value): (&str, Vec<u8>)| HeaderLine::new(name, &value).ok();
         let headers = headers.into_iter().filter_map(line).collect();

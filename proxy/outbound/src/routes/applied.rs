@@ -1,4 +1,4 @@
-//! What a rule changes in one request and its response.
+//! The changes that a rule makes to one request and its response.
 #![expect(
     clippy::indexing_slicing,
     reason = "rules and backends that the routes themselves have chosen"
@@ -20,7 +20,7 @@ use super::{Head, Routes};
 use crate::destination::Destination;
 use crate::policy::RequestPolicy;
 
-/// A rule and a backend of it, applied to one request.
+/// A rule and one of its backends, applied to one request.
 #[derive(Debug)]
 pub(crate) struct Applied {
     routes: Rc<Routes>,
@@ -28,18 +28,18 @@ pub(crate) struct Applied {
     backend: usize,
     /// The new target, if the rule changes it.
     target: Option<Vec<u8>>,
-    /// All headers to set and to add on the response, if some of them depend on the request (CORS).
+    /// The headers to set and to add on the response, if some of them depend on the request (CORS).
     response_set: Option<Vec<HeaderLine>>,
     response_add: Option<Vec<HeaderLine>>,
-    /// When the whole request must be over.
+    /// When the whole request must end.
     deadline: Option<Instant>,
-    /// The session in the request's cookie.
+    /// The session that the request's cookie names.
     kept: Option<RequestSession>,
     /// The path of the session's cookie: the part of the request's path that the rule matched.
     path: Box<[u8]>,
 }
 
-/// Names of headers to remove, as [`Edits`] takes them.
+/// The names of headers to remove, in the form that [`Edits`] takes.
 pub(crate) type Names<'a> = SmallVec<[&'a str; 8]>;
 
 impl Applied {
@@ -72,13 +72,13 @@ impl Applied {
         Self { routes, rule, backend, target, response_set, response_add, deadline, kept, path }
     }
 
-    /// When an attempt that begins now must be over.
+    /// When an attempt that begins now must end.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let of_try = self.backend_timeout().and_then(|time| Instant::now().checked_add(time));
         [self.deadline, of_try].into_iter().flatten().min()
     }
 
-    /// The names to remove, for [`Applied::request`] and [`Applied::response`].
+    /// The names of headers to remove, for [`Applied::request`] and [`Applied::response`].
     pub(crate) fn removed(&self) -> (Names<'_>, Names<'_>) {
         fn names(lines: &Lines) -> Names<'_> {
             lines.remove.iter().map(|name| &**name).collect()
@@ -86,14 +86,14 @@ impl Applied {
         (names(&self.backend().request), names(&self.backend().response))
     }
 
-    /// Changes of the request's head.
+    /// The changes to the request's head.
     pub(crate) fn request<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
         let lines = &self.backend().request;
         let target = self.target.as_deref();
         Edits { remove, set: &lines.set, add: &lines.add, target, ..Edits::default() }
     }
 
-    /// Changes of the response's head.
+    /// The changes to the response's head.
     pub(crate) fn response<'a>(&'a self, remove: &'a [&'a str]) -> Edits<'a> {
         let lines = &self.backend().response;
         Edits {
@@ -121,7 +121,7 @@ impl Applied {
         self.prepared().counted.counter(registry)
     }
 
-    /// Whether a CONNECT is relayed.
+    /// Whether the rule relays a CONNECT.
     pub(crate) fn relays_connect(&self) -> bool {
         self.prepared().names_connect && self.backend().keeps_url()
     }
@@ -131,13 +131,13 @@ impl Applied {
         self.prepared().session.is_some()
     }
 
-    /// The header line that reports the endpoint of its session to the client.
+    /// The header line that tells the client the endpoint of its session.
     pub(crate) fn session_line(&self, endpoint: u64) -> Option<HeaderLine> {
         let to = (self.backend().id, endpoint, &*self.path);
         session::line(self.prepared().session.as_ref()?, self.kept, to, session::now())
     }
 
-    /// The mirrors that may get copies of the request, with the share of requests for each.
+    /// The mirrors that may get copies of the request, each with its destination.
     pub(crate) fn mirrors(&self) -> &[(Mirror, Rc<Destination>)] {
         &self.backend().mirrors
     }
@@ -160,8 +160,8 @@ impl Applied {
     }
 }
 
-/// The new target, if the path changes, or if the target is a whole URI whose host would contradict a new `Host`.
-/// Otherwise a whole URI keeps its host, because servers prefer it to `Host` (RFC 9112 section 3.2.2).
+/// The new target, if the path changes, or if the target is a whole URI whose host would contradict a new `Host`. In
+/// other cases a whole URI keeps its host, because servers use it instead of `Host` (RFC 9112 section 3.2.2).
 fn target(
     backend: &PreparedBackend,
     view: RequestView<'_>,
@@ -182,7 +182,7 @@ fn target(
     }
 }
 
-/// Scheme and authority of a target that is a whole URI.
+/// The scheme and the authority of a target that is a whole URI.
 fn origin(target: &[u8]) -> Option<&[u8]> {
     if matches!(target.first(), Some(b'/' | b'*') | None) {
         return None;

@@ -1,4 +1,4 @@
-//! Rules, prepared so that only what depends on the request is left to do.
+//! Rules in a form in which only the work that depends on a request is left to do.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,34 +23,34 @@ use crate::policy::RequestPolicy;
 pub(super) struct Prepared {
     pub(super) cors: Option<Cors>,
     pub(super) backends: Vec<PreparedBackend>,
-    /// A match of the rule names the method CONNECT.
+    /// Whether a match of the rule names the method CONNECT.
     pub(super) names_connect: bool,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
     /// How the rule keeps a client's requests on one endpoint.
     pub(super) session: Option<SessionAffinity>,
-    /// The policy of its requests; `None` if it has none of its own.
+    /// The policy of the rule's requests; `None` if the rule has no policy of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
-    /// Counts its requests.
+    /// Counts the rule's requests.
     pub(super) counted: CountedRule,
 }
 
 /// A backend of a rule, with the merged filters of both.
 #[derive(Debug)]
 pub(super) struct PreparedBackend {
-    /// `None` if the reference is invalid.
+    /// The destination to which the reference leads; `None` if the reference is invalid.
     pub(super) target: Option<Rc<Destination>>,
     /// Identifies the backend in sessions.
     pub(super) id: u32,
     pub(super) request: Lines,
     pub(super) response: Lines,
     pub(super) path: Option<PathChange>,
-    /// `request` sets another host.
+    /// Whether `request` sets another host.
     pub(super) sets_host: bool,
     pub(super) mirrors: Vec<(Mirror, Rc<Destination>)>,
 }
 
-/// Changes of headers, as header lines.
+/// Changes of headers, as complete header lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) remove: Vec<Arc<str>>,
@@ -74,12 +74,12 @@ impl Prepared {
         }
     }
 
-    /// The session of a request.
+    /// The session to which a request belongs.
     pub(super) fn kept(&self, view: RequestView<'_>) -> Option<RequestSession> {
         self.session.as_ref().and_then(|session| session::read(session, view, session::now()))
     }
 
-    /// The index of a session's backend, whatever its weight is now.
+    /// The index of a session's backend, even if the backend's weight has changed.
     pub(super) fn place_of(&self, kept: RequestSession) -> Option<usize> {
         let same =
             |backend: &PreparedBackend| backend.target.is_some() && backend.id == kept.backend;
@@ -135,7 +135,7 @@ pub(super) fn named(of_table: &TableRule) -> (String, String) {
     (format!("{} {}/{}", route.kind.as_str(), route.namespace, route.name), name)
 }
 
-/// The labels that count the requests to this service that follow this rule of a route.
+/// The labels for requests to this service that follow this rule of a route.
 pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> RouteLabels {
     RouteLabels {
         service: Arc::clone(&service.name),
@@ -145,7 +145,7 @@ pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> 
     }
 }
 
-/// Identifies a backend by its name, whatever its index is.
+/// The number that identifies a backend. It depends on the backend's name and not on its index.
 fn id(target: &RouteTarget) -> u32 {
     match target {
         RouteTarget::Service { name, port } => hash(format!("{name}:{port}").as_bytes()) as u32,
@@ -164,7 +164,7 @@ fn target(shared: &Rc<Worker>, target: &RouteTarget) -> Option<Rc<Destination>> 
 impl Lines {
     fn new(changes: &HeaderChanges) -> Self {
         let lines = |list: &[(Arc<str>, Arc<str>)]| {
-            // Headers that cannot be set were refused when the route was read.
+            // Headers that cannot be set were already refused when the route was read.
             let line =
                 |(name, value): &(Arc<str>, Arc<str>)| HeaderLine::new(name, value.as_bytes()).ok();
             list.iter().filter_map(line).collect()

@@ -1,8 +1,8 @@
 //! Sessions of a rule: the backend and endpoint on which a client's requests stay (GEP-1619).
 //!
-//! The client's cookie or header holds the whole state of a session: `BACKEND.ENDPOINT.BEGUN.USED`, in hexadecimal
-//! digits, with times in seconds of Unix time. Nothing in it is secret: a client that invents a session only reaches
-//! an endpoint of the rule.
+//! The client's cookie or header has the whole state of a session: `BACKEND.ENDPOINT.BEGUN.USED`, in hexadecimal
+//! digits, with times in seconds of Unix time. Nothing in it is secret: a client that invents a session only reaches an
+//! endpoint of the rule.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use leno_types::routes::SessionAffinity;
 
 use crate::policy::cookie;
 
-/// The session of a request, which has not expired.
+/// The session of a request. It has not expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestSession {
     /// The lower half of [`leno_balance::hash`] of the backend's name.
@@ -22,12 +22,12 @@ pub(crate) struct RequestSession {
     used: u64,
 }
 
-/// Seconds of Unix time.
+/// The present time in seconds of Unix time.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The session of a request; `None` if it has none, or an expired one.
+/// The session of a request; `None` if it has no session, or an expired one.
 pub(super) fn read(
     session: &SessionAffinity,
     request: RequestView<'_>,
@@ -44,7 +44,7 @@ pub(super) fn read(
     (!is_over(session.absolute, kept.begun) && !is_over(session.idle, kept.used)).then_some(kept)
 }
 
-/// The header line that sends the session to the client; `None` if the client has it already.
+/// The header line that sends the session to the client; `None` if the client already has it.
 pub(super) fn line(
     session: &SessionAffinity,
     kept: Option<RequestSession>,
@@ -52,7 +52,7 @@ pub(super) fn line(
     now: u64,
 ) -> Option<HeaderLine> {
     let same = kept.filter(|kept| kept.backend == backend && kept.endpoint == endpoint);
-    // If idleness ends sessions, each response has to send the time of the last use.
+    // If sessions end when they are idle, each response must send the time of the last use.
     if same.is_some() && session.idle.is_none() {
         return None;
     }
@@ -129,7 +129,7 @@ mod tests {
         assert!(idle.contains("s=00000007.0000000000000009.64.6e;"), "{idle}");
         let permanent = told(&session(Some(60), Some(60)), same, 110).unwrap();
         assert!(permanent.ends_with("; Max-Age=50"), "{permanent}");
-        // A session whose endpoint changes begins again.
+        // When its endpoint changes, a session begins again.
         let other = Some(RequestSession { backend: 7, endpoint: 8, begun: 50, used: 100 });
         assert_eq!(told(&session(None, None), other, 100).as_deref(), Some(first));
     }

@@ -1,5 +1,5 @@
-//! What was called is taken away: a service whose clients are still connected, and one that a route sends to. And
-//! clients that leave while they wait.
+//! Tests destinations that disappear: a service whose clients are still connected, and a service to which a route sends
+//! requests. Also tests clients that leave while they wait.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use tokio::task::LocalSet;
 use crate::support::{self, serve};
 
 const PORT: u16 = 9000;
-/// Bounds a wait; nothing is measured by it.
+/// The longest wait for an expected event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
@@ -44,7 +44,7 @@ fn away(kind: RouteKind) -> Arc<Route> {
     })
 }
 
-/// An outbound side whose only destination is what the sender says, and its metrics.
+/// An outbound side that has only the destination that `resolution` sends, and its metrics.
 fn outbound(resolution: &watch::Sender<Resolution>) -> (Rc<Outbound>, Rc<Registry>) {
     let registry = Rc::new(Registry::new());
     let tls = Keyring::new().connector();
@@ -56,7 +56,7 @@ async fn connect(outbound: &Rc<Outbound>) -> TcpStream {
     serve(outbound).await.0
 }
 
-/// Asks once more on a connection that stays.
+/// Sends a request on a connection that stays open, and returns the head of the response.
 async fn ask(client: &mut TcpStream) -> String {
     client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
     let mut said = Vec::new();
@@ -91,7 +91,7 @@ async fn a_service_that_is_taken_away_is_named_to_clients_that_stay() {
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(head.contains("leno-error: destination-gone"), "{head}");
         assert_names(&registry, "destination-gone");
-        // It may come back with another address, so that the client is to ask for it again.
+        // The service may return with another address, so the client must look the address up again.
         assert!(head.contains("Connection: close"), "{head}");
         assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         resolution.send_replace(service(Protocol::Http1, Vec::new()));
@@ -101,14 +101,14 @@ async fn a_service_that_is_taken_away_is_named_to_clients_that_stay() {
     LocalSet::new().run_until(talk).await;
 }
 
-/// The client would send all later requests to the old address.
+/// If the client were not told to leave, it would send all later requests to the old address.
 #[tokio::test]
 async fn a_client_of_http2_whose_service_is_taken_away_is_told_to_leave() {
     let talk = async {
         let resolution = watch::Sender::new(service(Protocol::Http2, Vec::new()));
         let (outbound, _) = outbound(&resolution);
         let (mut client, served) = serve(&outbound).await;
-        // The preface, and settings without a value.
+        // The preface, and an empty SETTINGS frame.
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let mut head = [0; 9];
         client.read_exact(&mut head).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_client_that_leaves_before_discovery_answers_ends_its_wait() {
         drop(client);
         served.await.unwrap();
         assert_names(&registry, "closed");
-        // A client that only sends no more waits on.
+        // A client that has only ended its sending direction still waits.
         let (mut client, served) = serve(&outbound).await;
         client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
         client.shutdown().await.unwrap();
@@ -205,12 +205,12 @@ async fn a_connection_that_outlives_its_request_is_counted() {
         };
         let mut client = connect(&outbound).await;
         client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
-        // The server gets a connection for the request that is served, and is never asked for another one.
+        // The proxy opens one connection to the server, for the request, and no other one.
         let (mut accepted, _) = server.accept().await.unwrap();
         accepted.read_u8().await.unwrap();
         assert_eq!(outlived(), "leno_connections_outlived_total 0");
         drop((client, accepted));
-        // This client has left by the time that its connection is made.
+        // This client has left before the connection for it is opened.
         let mut client = connect(&outbound).await;
         client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
         drop(client);

@@ -1,5 +1,5 @@
-//! To an endpoint whose proxy takes HBONE, through a whole outbound side in a network namespace of its own (as root): that
-//! proxy is of other code, the `h2` crate over `tokio-rustls`.
+//! Connections to an endpoint whose proxy accepts HBONE, through a whole outbound side in a network namespace of its
+//! own (as root). The endpoint's proxy does not use Leno's code: it is made of the `h2` crate over `tokio-rustls`.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;
@@ -27,22 +27,22 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::support::{self, Authority, CART, Certified, WEB};
 
-/// An address that the kernel takes for its own by a route, while no interface has it.
+/// An address that is local only by a route; no interface has it.
 const CART_IP: [u8; 4] = [198, 18, 0, 7];
-/// Where the application of the endpoint would listen, which no client connects to.
+/// The port of the endpoint's application. No client connects to it directly.
 const APPLICATION: u16 = 8080;
 const PORT: u16 = 80;
 
-/// What the server has seen: of each CONNECT the number of its connection, and its target.
+/// The CONNECTs that the server has received: for each, the number of its connection and its target.
 type Seen = Rc<RefCell<Vec<(usize, String)>>>;
 
 thread_local! {
-    /// How tunnels have ended at the server: whether by END_STREAM, and not by a reset.
+    /// For each tunnel that has ended at the server, whether it ended with END_STREAM and not with a reset.
     static ENDED_IN_ORDER: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A proxy that answers CONNECT with `status`, and sends back what comes through a tunnel, the requests in it answered. After
-/// a tunnel says `LAST`, the next one is the last of its connection.
+/// A proxy that answers CONNECT with `status`. In a tunnel it answers requests, and sends back all other bytes. If a
+/// tunnel sends `LAST`, the connection accepts only one more tunnel.
 async fn server(authority: &Authority, id: &str, status: StatusCode) -> Seen {
     serve(authority, authority.certify(id), status).await
 }
@@ -144,7 +144,7 @@ impl Client {
         Self { outbound, registry }
     }
 
-    /// A connection of the application.
+    /// A connection of the application to the proxy.
     async fn connect(&self) -> TcpStream {
         support::serve(&self.outbound).await.0
     }
@@ -171,7 +171,7 @@ async fn ask(client: &mut TcpStream, path: &str) -> String {
     head
 }
 
-/// Runs in a new network namespace with a route that makes [`CART_IP`] reachable.
+/// Runs a test in a new network namespace, with a route that makes [`CART_IP`] reachable.
 fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
@@ -205,7 +205,7 @@ fn connections_are_tunnels_of_one_connection_to_the_proxy() {
             assert!(ask(&mut one, path).await.starts_with("HTTP/1.1 200 "));
         }
         assert!(ask(&mut other, "/4").await.starts_with("HTTP/1.1 200 "));
-        // An idle tunnel is used again, as an idle connection to the server would be.
+        // An idle tunnel is reused, as an idle connection to the server would be.
         assert_eq!(*seen.borrow(), [(1, target())]);
         assert_eq!(http.counted("direction=\"outbound\",result=\"opened\""), 1);
 
@@ -230,7 +230,7 @@ fn connections_are_tunnels_of_one_connection_to_the_proxy() {
     });
 }
 
-/// The application at its other end would take a reset for a failure of its client.
+/// If the tunnel were reset, the application behind it would believe that its client has failed.
 #[test]
 fn an_idle_tunnel_ends_in_order() {
     apart(|| async {
@@ -305,7 +305,7 @@ fn a_tunnel_that_policies_of_the_server_deny_is_denied_and_nothing_is_said_of_th
             let head = ask(&mut client, "/").await;
             assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
             assert!(head.contains("leno-error: authorization-denied"), "{head}");
-            // The answer's body is one line.
+            // The body of the response is one line.
             while client.read_u8().await.unwrap() != b'\n' {}
         }
         let mut bytes = Client::new(&authority, Protocol::Opaque).connect().await;

@@ -1,5 +1,5 @@
-//! HTTP towards a proxy that takes nothing but `leno-h1`, through a whole outbound side in a
-//! network namespace of its own (as root): an endpoint on loopback would be no mesh endpoint.
+//! Tests HTTP towards a proxy that accepts only `leno-h1`, through a whole outbound side in a network namespace of its
+//! own (as root), because an endpoint on loopback would not count as meshed.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::RefCell;
@@ -26,18 +26,19 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::support::{self, Authority, CART, Certified, WEB};
 
-/// An address that the kernel takes for its own by a route, while no interface has it.
+/// An address that is local only by a route; no interface has it.
 const CART_ADDRESS: &str = "198.18.0.7:0";
 const PORT: u16 = 80;
-/// Clients that ask at the same moment, before anything is known of the server.
+/// The number of clients that send a request at the same moment, before the proxy knows which versions the server
+/// accepts.
 const AT_ONCE: usize = 8;
 
-/// The requests that the server has seen, each connection's in a list of its own.
+/// The requests that the server has received, in a list for each connection.
 type Seen = Rc<RefCell<Vec<Vec<String>>>>;
 
 /// The server's proxy: it accepts only `leno-h1`, delays each handshake by `handshake`, and answers each request with
-/// its request line. On the first request for `/ends` it closes the connection in order, as if the request and the end
-/// had crossed on the wire; on the first one for `/breaks` it cuts the connection.
+/// its request line. On the first request for `/ends` it closes the connection properly, as if it had closed the
+/// connection before the request arrived. On the first request for `/breaks` it cuts the connection.
 async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen) {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -83,7 +84,7 @@ async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen)
     (address, seen)
 }
 
-/// Reads to the end of a head; none at the end of the connection.
+/// Reads to the end of a message's head; `None` if the connection ends.
 async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -115,7 +116,7 @@ async fn client(outbound: &Rc<Outbound>) -> TcpStream {
     support::serve(outbound).await.0
 }
 
-/// Asks and checks that the answer is to this question.
+/// Sends a request for `path`, and checks that the response belongs to this request.
 async fn ask(client: &mut TcpStream, path: &str) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: cart\r\n\r\n");
     client.write_all(request.as_bytes()).await.unwrap();
@@ -127,7 +128,7 @@ async fn ask(client: &mut TcpStream, path: &str) {
     assert_eq!(String::from_utf8(body).unwrap(), expected);
 }
 
-/// Runs in a new network namespace with a route that makes [`CART_ADDRESS`] reachable.
+/// Runs a test in a new network namespace, with a route that makes [`CART_ADDRESS`] reachable.
 fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
@@ -162,7 +163,8 @@ fn requests_travel_one_at_a_time_over_connections_that_are_kept() {
     });
 }
 
-/// A proxy that has read a request never ends its connection in order before it has answered.
+/// A proxy that has read a request never closes its connection properly before it has answered the request. So if the
+/// connection is closed properly, the request was not read and can be sent again.
 #[test]
 fn a_request_that_crosses_the_end_of_its_connection_is_sent_again_whatever_its_method() {
     apart(|| async {
@@ -211,7 +213,8 @@ fn clients_that_ask_at_once_before_anything_is_known_are_all_answered() {
     });
 }
 
-/// The first request fails at its deadline, and its handshake goes on for the second.
+/// The first request fails at its deadline; the handshake that was begun for it continues, and serves the second
+/// request.
 #[test]
 fn a_deadline_shorter_than_the_handshake_fails_one_request_only() {
     apart(|| async {

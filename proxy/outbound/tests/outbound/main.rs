@@ -1,4 +1,4 @@
-//! The whole outbound side.
+//! Tests of the whole outbound side.
 
 mod gone;
 mod hbone;

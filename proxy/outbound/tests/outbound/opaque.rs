@@ -1,5 +1,4 @@
-//! Connections relayed as bytes, or found out to carry HTTP, through a whole outbound side over
-//! loopback.
+//! Tests connections that are relayed as bytes, or detected as HTTP, through a whole outbound side over loopback.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -36,8 +35,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
     support::outbound(Keyring::new().connector(), &Rc::new(Registry::new()), resolution, PORT)
 }
 
-/// Listens, and counts the connections; each is `answered` or ended without a word once it has
-/// been asked something.
+/// A server that counts its connections. On each it reads four bytes, sends them back if `answered`, and closes.
 async fn server(answered: bool) -> (SocketAddr, Rc<Cell<u32>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Rc::new(Cell::new(0)));
@@ -56,7 +54,7 @@ async fn server(answered: bool) -> (SocketAddr, Rc<Cell<u32>>) {
     (address, count)
 }
 
-/// Says something and listens to the end.
+/// Sends some bytes, and reads to the end of the connection.
 async fn ask(outbound: &Outbound) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -85,13 +83,13 @@ async fn an_endpoint_that_ends_without_an_answer_is_avoided() {
         for _ in 0..40 {
             ask(&outbound).await;
         }
-        // It is tried once before anything is known of it.
+        // The first attempts may go to the silent endpoint, because the proxy does not know yet that it is silent.
         assert!(before.max(1) >= mutes.get(), "{before}, then {}", mutes.get());
     };
     LocalSet::new().run_until(talk).await;
 }
 
-/// A client of `outbound` that has said `first`, before the server whose connections come back.
+/// A client of `outbound` that has sent `first`.
 async fn connect(outbound: &Rc<Outbound>, first: &[u8]) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -103,7 +101,7 @@ async fn connect(outbound: &Rc<Outbound>, first: &[u8]) -> TcpStream {
     client
 }
 
-/// RFC 9113 section 3.4, and an empty SETTINGS.
+/// The preface of an HTTP/2 client (RFC 9113 section 3.4), and an empty SETTINGS frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 #[tokio::test]
@@ -114,7 +112,7 @@ async fn settings_of_a_server_do_not_make_its_connection_opaque() {
         let mut client = connect(&outbound, b"").await;
         let (mut early, _) = server.accept().await.unwrap();
         early.write_all(&PREFACE[24..]).await.unwrap();
-        // That connection is given up, and only then is the client waited for.
+        // The proxy resets that connection, and then waits for the client.
         assert!(early.read_u8().await.is_err());
         client.write_all(PREFACE).await.unwrap();
         let mut settings = [0; 9];
@@ -133,7 +131,7 @@ async fn a_client_that_breaks_off_while_detecting_is_not_relayed() {
         let client = connect(&outbound, b"GE").await;
         client.set_zero_linger().unwrap();
         drop(client);
-        // The next client comes through; the one before has not.
+        // The server receives the bytes of the next client, and none of the client that has left.
         let _next = connect(&outbound, b"\0next").await;
         let (mut first, _) = server.accept().await.unwrap();
         assert_eq!(first.read_u8().await.unwrap(), 0);

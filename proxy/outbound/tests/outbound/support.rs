@@ -1,4 +1,5 @@
-//! What the tests share: an authority, a service with its only port, an outbound side whose only destination it is, and a client.
+//! Helpers that several tests use: an authority, a service with one port, an outbound side whose only destination is
+//! that service, and a client.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Servers in memory that answer every request with 200.
+//! Tests with servers in memory that answer every request with 200.
 
 use std::future::{Ready, ready};
 
@@ -19,7 +19,7 @@ fn limits(streams: u32) -> Rc<leno_h2::Limits> {
     })
 }
 
-/// The other end of a connection, to a server that never answers and keeps its streams.
+/// The other end of a connection to a server. The server never answers, and keeps its streams.
 fn server(limits: &Rc<leno_h2::Limits>) -> DuplexStream {
     let (near, far) = tokio::io::duplex(1 << 16);
     let (mut accept, driver) = leno_h2::server(far, &[], limits);
@@ -135,7 +135,7 @@ async fn a_failure_fails_all_requests_that_wait_for_it() {
     .await;
 }
 
-/// Deadlines of 150 ms, of which the second begins when the handshake of 400 ms is half done.
+/// Two requests have deadlines of 150 ms. The second begins when half of the handshake of 400 ms is over.
 #[tokio::test(start_paused = true)]
 async fn a_connection_outlives_the_request_that_it_is_made_for() {
     local(async {
@@ -159,7 +159,7 @@ async fn a_connection_outlives_the_request_that_it_is_made_for() {
     .await;
 }
 
-/// As when the endpoint goes from its set.
+/// This happens when an endpoint is removed from its set.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_dropped_keeps_no_connection() {
     local(async {

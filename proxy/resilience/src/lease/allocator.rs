@@ -1,4 +1,4 @@
-//! The control plane's side of a shared rate limit.
+//! The part of a shared rate limit that runs in the control plane.
 #![expect(
     clippy::arithmetic_side_effects,
     reason = "counts of holders and tokens, checked before they shrink"
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::{ASK_EVERY, Ask, Grant, LOST};
 
-/// Workers that may share one limit. One more gets answers without tokens, so that it does not use
-/// a limit of its own: it rejects everything but its first request on credit until another worker
-/// has left or stopped asking.
+/// How many workers may share one limit. A further worker gets answers without tokens, so that it does not use a limit
+/// of its own. It rejects all requests except its first one, which passes on credit, until another worker has left or
+/// stopped asking.
 pub const MAX_HOLDERS: usize = 10_000;
 
 /// One global limit.
@@ -50,7 +50,7 @@ impl Allocator {
             return Grant { tokens: 0, holders: MAX_HOLDERS as u32 };
         }
         self.holders.insert(holder, Holding { wanted: ask.wanted, asked_at: now });
-        // The tokens available until all holders have asked again, including saved ones.
+        // The tokens that are available until all holders have asked again, including saved ones.
         let between = (self.rate * ASK_EVERY.as_secs_f64()).max(1.0);
         let share = self.fair_share(between.max(self.tokens), now);
         let tokens = f64::from(ask.wanted).min(share).min(self.tokens).floor().max(0.0);
@@ -64,7 +64,7 @@ impl Allocator {
         self.holders.remove(&holder);
     }
 
-    /// Number of holders that share the limit.
+    /// The number of holders that share the limit.
     #[must_use]
     pub fn holders(&self) -> usize {
         self.holders.len()
@@ -72,16 +72,15 @@ impl Allocator {
 
     fn pay(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.paid_at).as_secs_f64();
-        // Also saves the tokens of one period, since all holders may ask at once after it.
+        // The tokens of one period are saved, too, because all holders may ask at once after it.
         let most = self.burst + self.rate * ASK_EVERY.as_secs_f64();
         self.tokens = (self.tokens + since * self.rate).min(most);
         self.paid_at = now;
     }
 
-    /// The max-min fair share of `total`: holders that want less than an equal part leave the rest
-    /// to the others.
+    /// The max-min fair share of `total`. Holders that want less than an equal part leave the rest to the others.
     fn fair_share(&self, total: f64, now: Instant) -> f64 {
-        // A holder that has not asked again lately has no requests.
+        // A holder that has not asked lately has no requests.
         let lately =
             |holding: &&Holding| now.saturating_duration_since(holding.asked_at) < ASK_EVERY * 2;
         let asking = self.holders.values().filter(lately);

@@ -7,14 +7,14 @@ use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST, MAX_CREDIT};
 use crate::bucket::{Rate, TokenBucket};
 use crate::keyed::Verdict;
 
-/// A worker asks for this many times its recent need, so that growing traffic is not held up until
-/// the next question.
+/// The factor by which a worker asks for more than it recently needed, so that growing traffic need not wait for the
+/// next question.
 const HEADROOM: f64 = 1.25;
 
-/// Least number of tokens to ask for, so that a limit that was not used lately has some at once.
+/// The smallest number of tokens to ask for, so that a limit that was not used lately has some at once.
 const MIN_WANTED: u32 = 1;
 
-/// Leases that are kept: as many as can be valid at the same time.
+/// How many leases are kept: as many as can be valid at the same time.
 const MAX_LEASES: usize = (LEASE.as_millis() / ASK_SOON.as_millis()) as usize + 1;
 
 /// The tokens of one global limit that a proxy may spend.
@@ -27,11 +27,11 @@ pub struct Holder {
     rate: Option<Rate>,
     alone: TokenBucket,
     holders: u32,
-    /// Requests that passed on credit and have not been paid for.
+    /// The number of requests that passed on credit and have not been paid for.
     debt: u32,
-    /// Most debt allowed. Until the control plane has sent the number of holders, one.
+    /// How many requests may pass on credit. It is one until the control plane has sent the number of holders.
     credit: u32,
-    /// The credit of a sole holder: the requests of one period between questions.
+    /// The largest credit, which a sole holder has: the requests of one period between questions.
     most_credit: u32,
     leases: [Lease; MAX_LEASES],
     asked_at: Option<Instant>,
@@ -39,9 +39,9 @@ pub struct Holder {
     is_asking: bool,
     /// Since when questions have had no answer.
     unanswered_since: Option<Instant>,
-    /// Requests since the last question, passed or rejected.
+    /// The number of requests since the last question, whether they passed or were rejected.
     needed: u32,
-    /// Whether some of them were rejected.
+    /// Whether some of these requests were rejected.
     has_refused: bool,
 }
 
@@ -78,7 +78,7 @@ impl Holder {
     /// Counts a request.
     pub fn check(&mut self, now: Instant) -> Verdict {
         self.needed = self.needed.saturating_add(1);
-        // Spends from the lease that expires first.
+        // Spend tokens of the lease that expires first.
         let live =
             |lease: &&mut Lease| lease.tokens > 0 && lease.until.is_some_and(|until| now < until);
         if let Some(lease) = self.leases.iter_mut().filter(live).min_by_key(|lease| lease.until) {
@@ -108,8 +108,8 @@ impl Holder {
         since.is_some_and(|since| now.saturating_duration_since(since) >= LOST)
     }
 
-    /// The next question, when one is due: every [`ASK_EVERY`] while there are requests. A question
-    /// without an answer within [`LEASE`] is abandoned.
+    /// The next question, if it is time for one: every [`ASK_EVERY`] while there are requests. If a question gets no
+    /// answer within [`LEASE`], its answer is no longer expected.
     pub fn ask(&mut self, now: Instant) -> Option<Ask> {
         let since = self.asked_at.map(|at| now.saturating_duration_since(at));
         let wait = match (self.is_asking, self.has_refused) {
@@ -120,7 +120,7 @@ impl Holder {
         if self.needed == 0 || since.is_some_and(|since| since < wait) {
             return None;
         }
-        // Assumes the same rate of requests until the next question.
+        // Assume that requests arrive at the same rate until the next question.
         let since = since.unwrap_or(ASK_EVERY).max(ASK_SOON);
         let a_period = f64::from(self.needed) * ASK_EVERY.as_secs_f64() / since.as_secs_f64();
         let expected = (a_period * HEADROOM).ceil() as u32;
@@ -134,8 +134,8 @@ impl Holder {
         Some(Ask { wanted })
     }
 
-    /// Takes the answer to the last question. The lease counts from when the question was asked. An
-    /// answer to an abandoned question brings no tokens, because they are too old.
+    /// Stores the answer to the last question. The lease begins when the question was asked. A later answer brings no
+    /// tokens, because they would be too old.
     pub fn granted(&mut self, grant: Grant) {
         self.unanswered_since = None;
         self.holders = grant.holders.max(1);
@@ -154,7 +154,7 @@ impl Holder {
         }
     }
 
-    /// Tokens that can be spent now.
+    /// How many tokens can be spent now.
     #[must_use]
     pub fn left(&self, now: Instant) -> u32 {
         let live = |lease: &&Lease| lease.until.is_some_and(|until| now < until);

@@ -1,4 +1,4 @@
-//! Simulated proxies, control plane and network, with a simulated clock.
+//! Simulates proxies, the control plane and the network, with a simulated clock.
 
 use std::collections::BinaryHeap;
 use std::time::Instant;
@@ -15,11 +15,11 @@ const STEP: Duration = Duration::from_millis(5);
 type Demand<'a> = &'a dyn Fn(usize, Duration) -> u32;
 
 struct Network {
-    /// Shortest and longest delay of a message.
+    /// The shortest and the longest delay of a message.
     delay_ms: (u64, u64),
-    /// Percentage of messages that are lost.
+    /// The percentage of messages that are lost.
     lost_percent: u32,
-    /// When all messages are lost.
+    /// The period in which all messages are lost.
     cut: Option<(Duration, Duration)>,
 }
 
@@ -35,7 +35,7 @@ struct World {
     network: Network,
     under_way: BinaryHeap<std::cmp::Reverse<(Instant, u64, Message)>>,
     number: u64,
-    /// When requests passed, for all proxies together.
+    /// The times at which requests passed, for all proxies together.
     passed: Vec<Duration>,
     by_proxy: Vec<u32>,
     /// Whether any proxy used a limit of its own.
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// The most requests that passed within any window of this length.
+    /// The largest number of requests that passed within any window of this length.
     fn most_within(&self, window: Duration) -> usize {
         let mut first = 0;
         let mut most = 0;
@@ -147,12 +147,11 @@ fn the_limit_is_reached_and_not_passed() {
     assert!((13_500..=15_100).contains(&passed), "{passed} of 15000");
 }
 
-/// A proxy's part differs between runs, because it depends on when its questions arrive between
-/// those of the others: by 5.1 % (standard deviation of 200 runs of these 30 s, about 240 grants to
-/// each). So only a tolerance of 25 % or more suits a single run (five deviations, exceeded by
-/// chance once in 1.7 million draws; there are 1,000). The mean of 100 runs has a deviation of 0.5
-/// %. Its tolerance is five of those, plus 2.2 % for the order in which the simulation lets proxies
-/// ask at the same instant.
+/// A proxy's part differs between runs, because it depends on when its questions arrive between those of the others.
+/// The standard deviation of 200 runs of these 30 s (about 240 grants to each) is 5.1 %. So only a tolerance of 25 % or
+/// more would suit a single run: these are five deviations, exceeded by chance once in 1.7 million draws, and there are
+/// 1,000 draws. The mean of 100 runs has a deviation of 0.5 %. Its tolerance is five of those, plus 2.2 % for the order
+/// in which the simulation lets proxies ask at the same instant.
 #[test]
 fn all_get_an_equal_part() {
     const RUNS: u64 = 100;
@@ -176,7 +175,7 @@ fn all_get_an_equal_part() {
 #[test]
 fn what_one_does_not_need_the_others_get() {
     let mut world = World::new(GOOD, 5);
-    // Two proxies want twenty per second each; the other three want as much as they can get.
+    // Two proxies want twenty requests per second each; the other three want as many as they can get.
     let demand = |at, _| if at < 2 { 20_000 } else { 1_000_000 };
     world.run((500, 100), Duration::from_secs(30), &demand);
     world.assert_bound(500, 100);
@@ -209,7 +208,7 @@ fn without_a_control_plane_each_takes_its_part() {
     assert!((500 * 25 * 90 / 100..=500 * 25 + 100).contains(&passed), "{passed} in 25 s");
 }
 
-/// Far below the limit no request is rejected, however rare requests are.
+/// If the load is far below the limit, no request is rejected, however rare requests are.
 #[test]
 fn seldom_requests_pass() {
     for (every_s, rate) in [(1, 100), (2, 100), (5, 3), (5, 100)] {
@@ -223,16 +222,14 @@ fn seldom_requests_pass() {
         let asked = 3 * 2 * 40 / usize::try_from(every_s).unwrap();
         let passed = world.passed.len();
         world.assert_bound(rate, rate);
-        // At first the number of holders is unknown, so one of each two requests is rejected. If
-        // the rate is as low as the number of proxies, most tokens are leased to proxies that do
-        // not use them.
+        // At first the number of holders is unknown, so of every two requests one is rejected. If the rate is as low as
+        // the number of proxies, most tokens are leased to proxies that do not use them.
         let least = if rate < 10 { asked / 4 } else { asked - 6 };
         assert!(passed >= least, "every {every_s} s at {rate}: {passed} of {asked}");
     }
 }
 
-/// A proxy that ends takes its leased tokens with it, and nothing more: the others get the whole
-/// rate again.
+/// When a proxy ends, only the tokens leased to it are lost: the others get the whole rate again.
 #[test]
 fn a_proxy_that_ends_takes_no_more_than_a_lease_with_it() {
     let mut world = World::new(GOOD, 5);
@@ -271,7 +268,7 @@ fn a_late_answer_brings_no_tokens() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever the network and the demand do, the bound holds as long as all proxies reach the
+    /// Whatever the network does and however many requests there are, the bound holds as long as all proxies reach the
     /// control plane.
     #[test]
     fn the_bound_always_holds(

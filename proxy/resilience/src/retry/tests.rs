@@ -1,4 +1,4 @@
-//! A table of endings and facts, and properties over all of them.
+//! A table of endings and facts, and properties that hold for all of them.
 
 use leno_balance::Rng;
 use leno_types::traffic::{RetryBackoff, RetryConditions, StatusRange};
@@ -138,8 +138,8 @@ fn endings() -> impl Strategy<Value = Ending> {
 }
 
 proptest! {
-    /// A request that an application may have seen is sent twice only if its method or the policy
-    /// allows it. No request is sent beyond its attempts, or without its body.
+    /// A request that an application may have seen is sent twice only if its method or the policy allows it. No request
+    /// is sent more often than the policy allows, or without its body.
     #[test]
     fn nothing_is_sent_twice_that_policy_does_not_allow(
         attempts in 0..5_u32, non_idempotent in any::<bool>(),

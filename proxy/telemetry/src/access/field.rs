@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 macro_rules! fields {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $attribute:literal $is_observed:literal,)+) => {
-        /// A field by its name.
+        /// A field, by its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum FieldName {
             $($(#[doc = $doc])+ $variant,)+
@@ -15,19 +15,20 @@ macro_rules! fields {
             /// All fields, in the order of the guide.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The name in settings, and in lines that do not rename the field.
+            /// The name in settings, and in lines whose settings do not rename the field.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The attribute of a record of OTLP: the name of OpenTelemetry's semantic conventions, where there is one.
+            /// The attribute of an OTLP record. It has the name of OpenTelemetry's semantic conventions, if they have
+            /// one.
             #[must_use]
             pub const fn attribute(self) -> &'static str {
                 match self { $(Self::$variant => $attribute),+ }
             }
 
-            /// Whether a request has to be noted as for a span, so that the field is known at its end.
+            /// Whether the field is only known for a request that is observed, as for a span.
             pub(crate) const fn is_observed(self) -> bool {
                 match self { $(Self::$variant => $is_observed),+ }
             }
@@ -38,13 +39,13 @@ macro_rules! fields {
 fields! {
     /// When the request or the connection began.
     Time = "time" "leno.time" false,
-    /// Which proxy has logged it.
+    /// The direction of the traffic, and so which proxy has logged it.
     Direction = "direction" "leno.direction" false,
     /// The client, with its namespace.
     Client = "client" "leno.client" false,
     /// The server, with its namespace.
     Server = "server" "leno.server" false,
-    /// The service that the client has called.
+    /// The service that the client called.
     Service = "service" "leno.service" false,
     /// The method.
     Method = "method" "http.request.method" false,
@@ -60,21 +61,21 @@ fields! {
     GrpcStatus = "grpc_status" "rpc.grpc.status_code" false,
     /// The host of a ClientHello.
     ServerName = "server_name" "tls.client.server_name" false,
-    /// Bytes from the client.
+    /// The number of bytes from the client.
     RequestBytes = "request_bytes" "http.request.size" false,
-    /// Bytes to the client.
+    /// The number of bytes to the client.
     ResponseBytes = "response_bytes" "http.response.size" false,
-    /// From the beginning to the end.
+    /// The time from the beginning to the end.
     DurationUs = "duration_us" "leno.duration_us" false,
-    /// Whether the proxies speak mTLS.
+    /// Whether the connection between the proxies is mTLS.
     Mtls = "mtls" "leno.mtls" false,
-    /// Why the mesh has failed it.
+    /// Why the mesh has failed the request or connection.
     Error = "error" "error.type" false,
-    /// The trace that the request is part of.
+    /// The trace to which the request belongs.
     TraceId = "trace_id" "leno.trace_id" false,
     /// The span of this proxy in that trace.
     SpanId = "span_id" "leno.span_id" false,
-    /// The host that the request is for.
+    /// The host that the request names.
     Authority = "authority" "server.address" true,
     /// The route and the rule that the request followed.
     Route = "route" "leno.route" true,
@@ -84,11 +85,11 @@ fields! {
     ClientIdentity = "client_identity" "leno.client.identity" true,
     /// The identity that the server has proven.
     ServerIdentity = "server_identity" "leno.server.identity" true,
-    /// Time in the client's proxy.
+    /// The time that the request spent in the client's proxy.
     ClientProxyUs = "client_proxy_us" "leno.client_proxy_us" true,
-    /// Time in the server's proxy.
+    /// The time that the request spent in the server's proxy.
     ServerProxyUs = "server_proxy_us" "leno.server_proxy_us" true,
-    /// Time in the application.
+    /// The time that the request spent in the application.
     ApplicationUs = "application_us" "leno.application_us" true,
     /// Time from the beginning of the response to its end.
     ResponseUs = "response_us" "leno.response_us" true,
@@ -97,14 +98,14 @@ fields! {
 /// A field of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// One of the table.
+    /// A field of the table above.
     Named(FieldName),
     /// A header of the request, by its name in lower case.
     Header(Box<str>),
 }
 
 impl Field {
-    /// The key in a line whose settings do not rename it.
+    /// The field's key in a line whose settings do not rename the field.
     #[must_use]
     pub fn key(&self) -> &str {
         match self {
@@ -113,7 +114,7 @@ impl Field {
         }
     }
 
-    /// The attribute of a record of OTLP whose settings do not rename it.
+    /// The field's attribute in an OTLP record whose settings do not rename the field.
     #[must_use]
     pub fn attribute(&self) -> String {
         match self {
@@ -122,7 +123,7 @@ impl Field {
         }
     }
 
-    /// Whether a request has to be noted as for a span, so that the field is known at its end.
+    /// Whether the field is only known for a request that is observed, as for a span.
     pub(crate) fn is_observed(&self) -> bool {
         matches!(self, Self::Named(name) if name.is_observed())
     }
@@ -146,7 +147,7 @@ impl FromStr for Field {
     }
 }
 
-/// The text names no field.
+/// The text is not the name of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownField(String);
 

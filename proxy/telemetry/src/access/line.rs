@@ -1,4 +1,4 @@
-//! A line of text or of JSON.
+//! Writes a line of text or JSON.
 
 use std::fmt::{self, Write};
 
@@ -79,7 +79,7 @@ fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// A time of day and a date in UTC, `2026-11-27T12:30:00.250Z`, of microseconds of Unix time.
+/// Formats microseconds of Unix time as date and time in UTC, such as `2026-11-27T12:30:00.250Z`.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "no divisor is zero, and the days of 2^64 microseconds are some 200 million"
@@ -87,12 +87,12 @@ fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 pub(super) fn rfc3339(unix_us: u64) -> String {
     let (ms, seconds) = (unix_us / 1000 % 1000, unix_us / 1_000_000);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    // Days are counted from 0000-03-01, so that a leap day is the last day of its year; 400 years have 146,097 days.
+    // Days are counted from 0000-03-01, so that a leap day is the last day of its year. 400 years have 146,097 days.
     let days = seconds / 86_400 + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March have 153 days in five.
+    // Counted from March, each five months have 153 days.
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };

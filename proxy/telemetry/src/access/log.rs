@@ -7,12 +7,12 @@ use std::thread::{self, JoinHandle};
 
 use super::{Form, Layout, Record};
 
-/// Lines that may wait to be written, about 300 bytes each: a burst of some hundredths of a second
-/// at 100,000 requests per second. Further lines are dropped and counted, because a log that is
-/// written too slowly must not slow requests down.
+/// How many lines may wait to be written, about 300 bytes each. This is a burst of some hundredths of a second at
+/// 100,000 requests per second. Further lines are dropped and counted, because a log that is written too slowly must
+/// not slow requests down.
 const MAX_WAITING: usize = 4096;
 
-/// Takes the lines of all workers. Each worker has a clone.
+/// Receives the lines of all workers. Each worker has a clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     form: Form,
@@ -22,7 +22,7 @@ pub struct Log {
 
 impl Log {
     /// Starts the thread that writes lines of this form, text or JSON, to standard output. It ends with the process, or
-    /// when standard output is closed and so has no reader.
+    /// when standard output is closed and nobody can read it.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -31,8 +31,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Starts a thread that writes to `out`. It ends when the last clone of the log is dropped and
-    /// everything is written, or at the first line that cannot be written.
+    /// Starts a thread that writes to `out`. It ends when the last clone of the log is dropped and all lines are
+    /// written, or at the first line that cannot be written.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -49,7 +49,7 @@ impl Log {
         Ok((Self { form, layout, lines }, thread))
     }
 
-    /// Queues a line. `false`: the queue is full and the line was dropped.
+    /// Queues a line. `false` means that the queue is full and the line was dropped.
     #[must_use]
     pub fn write(&self, record: &Record<'_>) -> bool {
         self.lines.try_send(record.line(self.form, &self.layout)).is_ok()
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    /// Writes this many lines. Returns how many were accepted.
+    /// Writes this many lines to the log. Returns how many were accepted.
     fn write_lines(log: &Log, lines: usize) -> usize {
         let edge = EdgeLabels {
             direction: Direction::Outbound,
@@ -137,7 +137,7 @@ mod tests {
     fn lines_that_cannot_be_written_in_time_are_dropped() {
         let (gate, written) = mpsc::sync_channel(0);
         let (log, thread) = Log::to(Gate(gate), (Form::Json, Layout::default())).unwrap();
-        // The test receives nothing yet, so the queue and one buffer of the writer fill up.
+        // The test does not receive anything yet, so the queue and one buffer of the writer fill up.
         let taken = write_lines(&log, 4 * MAX_WAITING);
         assert!((MAX_WAITING..2 * MAX_WAITING).contains(&taken), "{taken}");
         drop(log);

@@ -6,11 +6,11 @@ use super::settings::{Pair, Parts};
 use super::{Layout, Record, Value};
 use crate::queue::Queue;
 
-/// Records of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 2 MB.
+/// How many records of a worker may wait for the exporter: those of a second at 2,000 requests per second, about 2 MB.
 pub const MAX_RECORDS: usize = 2048;
 
-/// The call of gRPC and the request of HTTP by which records are exported, which are in no log: each export would else
-/// be the reason for the next.
+/// The paths of the gRPC call and the HTTP request that export records. These are not logged, because each export would
+/// cause the next one.
 const EXPORTS: [&[u8]; 2] =
     [b"/opentelemetry.proto.collector.logs.v1.LogsService/Export", b"/v1/logs"];
 
@@ -22,7 +22,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// No records yet. They have the fields of this layout.
+    /// An empty queue for records with the fields of this layout.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self { layout, queue: Queue::new(MAX_RECORDS) }
@@ -38,9 +38,9 @@ impl Records {
         &self.layout
     }
 
-    /// Queues a record. `false`: the queue is full, and the record is dropped.
+    /// Queues a record. `false` means that the queue is full and the record was dropped.
     pub(super) fn push(&self, record: &Record<'_>) -> bool {
-        // The form of OTLP has no templates.
+        // Records have no templates.
         let Parts::Pairs(pairs) = &self.layout.parts else { return true };
         let attribute = |Pair { key, is_renamed, field }: &Pair| {
             let key = if *is_renamed { key.to_string() } else { field.attribute() };
@@ -64,7 +64,8 @@ fn attribute(value: Value<'_>) -> AccessField {
     }
 }
 
-/// Whether a request exports records: it has one of two paths, and the header by which exporters stay out of traces.
+/// Whether a request exports records: it has one of the two paths, and the header with which exporters exclude
+/// themselves from traces.
 pub(super) fn is_export<'h, H>(target: &[u8], headers: impl Fn() -> H) -> bool
 where
     H: Iterator<Item = (&'h str, &'h [u8])>,
@@ -136,7 +137,7 @@ mod tests {
         let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
         request(&registry, "/v1/logs", &[("b3", "0")]);
         assert!(records.queue().take(10, usize::MAX).is_empty());
-        // Those of applications are.
+        // Exports of applications are logged.
         request(&registry, "/v1/logs", &[]);
         request(&registry, "/v1/log", &[("b3", "0")]);
         assert_eq!(records.queue().take(10, usize::MAX).len(), 2);
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn long_records_are_exported_in_several_messages_and_do_not_fill_the_memory() {
-        // A record has 16 fields of 1 KiB.
+        // Each record has 16 fields of 1 KiB.
         let names: Vec<String> = (0..16).map(|nth| format!("x-{nth}")).collect();
         let fields: Vec<String> = names.iter().map(|name| format!("header({name})")).collect();
         let records = records(&format!("otlp:{}", fields.join(",")));
@@ -154,7 +155,7 @@ mod tests {
         (0..1000).for_each(|_| request(&registry, "/", &headers));
         let batch = records.queue().take(512, 1 << 20);
         assert!((50..65).contains(&batch.len()), "{}", batch.len());
-        // What is longer than a message is one of its own.
+        // A record that is longer than a message is sent in a message of its own.
         assert_eq!(records.queue().take(512, 1).len(), 1);
         let rest = records.queue().take(usize::MAX, usize::MAX).len();
         assert!(rest < 256, "{rest} records of 16 KiB were queued");

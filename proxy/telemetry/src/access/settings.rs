@@ -1,5 +1,5 @@
-//! Which lines the access log has, and where they go: `off`, `json`, `otlp:method,path,status`,
-//! `text:%time% %method% %path% %status%`.
+//! Settings of the access log: which lines it has, and where they go. Examples: `off`, `json`,
+//! `otlp:method,path,status`, `text:%time% %method% %path% %status%`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::field::{Field, FieldName};
 
-/// Most fields of a line, so that a line is bounded: a field has at most [`super::MAX_FIELD_BYTES`].
+/// How many fields a line may have. This limits the length of a line, because a field has at most
+/// [`super::MAX_FIELD_BYTES`].
 const MAX_FIELDS: usize = 64;
 
-/// The fields of lines whose settings name none.
+/// The fields of a line if the settings name none.
 const DEFAULT: [FieldName; 14] = [
     FieldName::Direction,
     FieldName::Client,
@@ -28,7 +29,7 @@ const DEFAULT: [FieldName; 14] = [
     FieldName::Error,
 ];
 
-/// What a proxy is told of its access log.
+/// The settings of the access log of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessSettings {
     /// The form of the lines, and where they go.
@@ -40,21 +41,21 @@ pub struct AccessSettings {
 /// The forms of the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// There is none.
+    /// There is no access log.
     Off,
-    /// Text, to standard output.
+    /// Text, which is written to standard output.
     Text,
-    /// A JSON object a line, to standard output.
+    /// A JSON object per line, to standard output.
     Json,
-    /// Records, to a collector.
+    /// Records, which are sent to a collector.
     Otlp,
 }
 
-/// The fields of a line, which its copies share.
+/// The fields of a line. Copies of the layout share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub(super) parts: Parts,
-    /// Whether requests have to be noted as for a span.
+    /// Whether a field is only known for requests that are observed, as for a span.
     pub(crate) is_observed: bool,
     /// The headers that are copied when a request begins.
     pub(super) headers: Arc<[Box<str>]>,
@@ -62,17 +63,17 @@ pub struct Layout {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parts {
-    /// Keys and values. What is absent of a request is left out.
+    /// Keys and values. A value that is missing is left out with its key.
     Pairs(Arc<[Pair]>),
-    /// Text around values. What is absent of a request is `-`.
+    /// Text around values. A value that is missing becomes `-`.
     Template(Arc<[Part]>),
 }
 
-/// A field under its key.
+/// A field and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pair {
     pub(super) key: Box<str>,
-    /// Whether the settings have chosen the key.
+    /// Whether the settings have set the key.
     pub(super) is_renamed: bool,
     pub(super) field: Field,
 }
@@ -84,7 +85,7 @@ pub(super) enum Part {
     Field(Field),
 }
 
-/// The text is not of the form.
+/// The text is not a valid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessSettingsError(String);
 
@@ -117,7 +118,7 @@ impl Layout {
         Self { parts, is_observed, headers }
     }
 
-    /// The fields, separated by commas, each perhaps under another key.
+    /// The fields, separated by commas, each optionally with another key.
     fn of_list(text: &str) -> Result<Self, String> {
         let mut pairs: Vec<Pair> = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -133,7 +134,7 @@ impl Layout {
         }
     }
 
-    /// Text with fields between signs of percent; two of these are one of the text.
+    /// Parses text with fields between percent signs; `%%` stands for a percent sign.
     fn of_template(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();
@@ -188,7 +189,7 @@ impl Part {
     }
 }
 
-/// `status`, or `code=status`.
+/// Parses `status` or `code=status`.
 fn pair(text: &str) -> Result<Pair, String> {
     let (key, field) = match text.split_once('=') {
         Some((key, field)) => (Some(key.trim()), field.trim()),

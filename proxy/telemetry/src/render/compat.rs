@@ -1,8 +1,9 @@
-//! The same counts under the names and labels of other meshes, so that dashboards made for these go on.
+//! The same counts under the names and labels of other meshes, so that dashboards made for these meshes continue to
+//! work.
 //!
-//! Nothing is counted for it: a page is made of the snapshot that has the proxy's own metrics. Other meshes count by
-//! workload where Leno counts by instance, so edges with the same labels are added up. A sum has also the edges that are
-//! not shown any more or forgotten, since a sum that falls would be taken for a restart.
+//! Nothing more is counted for this: the page is rendered from the snapshot that has the proxy's own metrics. Other
+//! meshes count by workload, and Leno counts by instance, so edges with the same labels are added up. A sum also
+//! includes edges that are no longer shown or were dropped, because Prometheus would treat a falling sum as a restart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +16,7 @@ use crate::snapshot::{EdgeCounts, Snapshot};
 mod istio;
 mod linkerd;
 
-/// The meshes under whose names metrics are served too.
+/// The meshes with whose names metrics are served in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetricsCompat {
     linkerd: bool,
@@ -46,29 +47,29 @@ impl FromStr for MetricsCompat {
     }
 }
 
-/// What metrics of other meshes say of the workload whose proxy this is.
+/// The labels of the proxy's own workload in the metrics of other meshes.
 #[derive(Clone, Debug, Default)]
 pub struct OwnWorkload {
-    /// Its namespace.
+    /// The workload's namespace.
     pub namespace: String,
     /// The instance.
     pub instance: String,
-    /// The workload that the instance belongs to.
+    /// The workload to which the instance belongs.
     pub workload: String,
-    /// The identity, once there is one.
+    /// The workload's identity, once there is one.
     pub identity: Option<String>,
     /// The trust domain of that identity.
     pub trust_domain: String,
 }
 
 impl MetricsCompat {
-    /// Whether there is any.
+    /// Whether the metrics of any other mesh are served.
     #[must_use]
     pub fn is_any(self) -> bool {
         self.linkerd || self.istio
     }
 
-    /// Writes the families of the meshes that were named.
+    /// Writes the metrics of the meshes that are enabled.
     pub(super) fn render(
         self,
         page: &mut Page,
@@ -85,7 +86,7 @@ impl MetricsCompat {
 }
 
 impl OwnWorkload {
-    /// The SPIFFE ID of a client of which the account is known.
+    /// The SPIFFE ID of a client whose service account is known.
     fn identity_of(&self, labels: &EdgeLabels) -> String {
         let EdgeLabels { client, client_namespace, client_trust_domain, .. } = labels;
         let domain = match &**client_trust_domain {
@@ -99,7 +100,7 @@ impl OwnWorkload {
 /// Edges by the labels that they have in another mesh.
 type Grouped = BTreeMap<String, EdgeCounts>;
 
-/// The edges with a live one among those that have the same labels.
+/// The counts of edges, summed by these labels. Groups without a live edge are left out.
 fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Grouped {
     let mut groups = Grouped::new();
     for (edge, counts) in &snapshot.edges {
@@ -109,7 +110,7 @@ fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Group
     groups
 }
 
-/// The same by the server's workload, with what forgotten edges have counted.
+/// The same, with the server's workload in the labels, and including the counts of dropped edges.
 fn grouped_by_workload(
     snapshot: &Snapshot,
     labels: impl Fn(&EdgeLabels, &str) -> String,
@@ -125,17 +126,17 @@ fn grouped_by_workload(
     groups
 }
 
-/// Responses of one status.
+/// Responses with one status.
 struct Responses {
     status: u16,
-    /// The status of gRPC, if they were calls.
+    /// The gRPC status, if the responses belong to gRPC calls.
     grpc: Option<u8>,
     count: u64,
 }
 
 impl Responses {
-    /// Those of an edge. Calls of gRPC are counted by both statuses. That of HTTP is 200 for clients, also where the mesh
-    /// has failed the call.
+    /// The responses of an edge. gRPC calls are counted by both statuses. For clients their HTTP status is 200, even if
+    /// the mesh has failed the call.
     fn of(counts: &EdgeCounts) -> Vec<Self> {
         let answers = &counts.answers;
         let calls: u64 = answers.grpc.values().sum();
@@ -160,7 +161,7 @@ impl Responses {
     }
 }
 
-/// Appends labels, `key="value",...`, in the form between the braces. Those without a value are left out.
+/// Appends labels, `key="value",...`, as between the braces of the text format. Labels without a value are left out.
 fn write_labels(to: &mut String, labels: &[(&str, &str)]) {
     for (key, value) in labels.iter().filter(|(_, value)| !value.is_empty()) {
         let between = if to.is_empty() { "" } else { "," };
@@ -177,7 +178,7 @@ fn histogram_ms(page: &mut Page, (name, help): (&str, &str), groups: &Grouped) {
             continue;
         }
         for (bound, count) in durations.cumulated() {
-            // Bounds are multiples of 10 microseconds.
+            // The bounds are multiples of 10 microseconds.
             let bound = match bound.is_finite() {
                 true => ((bound * 1e5).round() / 1e2).to_string(),
                 false => "+Inf".to_owned(),
@@ -189,7 +190,7 @@ fn histogram_ms(page: &mut Page, (name, help): (&str, &str), groups: &Grouped) {
     }
 }
 
-/// A counter of which each edge has one value; those that are 0 are left out.
+/// A counter with one value for each group. Values of 0 are left out.
 fn counter(
     page: &mut Page,
     (name, help): (&str, &str),
@@ -205,9 +206,9 @@ fn counter(
     }
 }
 
-/// The name of the workload that has made an instance: `web` of `web-0`, of `web-7d9c6b5f4-x2x4k` and of `web-x2x4k`.
+/// The name of the workload to which an instance belongs: `web` for `web-0`, `web-7d9c6b5f4-x2x4k` and `web-x2x4k`.
 pub(crate) fn workload_of(instance: &str) -> &str {
-    /// The letters and digits of which Kubernetes makes the ends of names.
+    /// The letters and digits with which Kubernetes makes generated names unique.
     const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
     let is_random = |text: &str| text.chars().all(|one| RANDOM.contains(one));
     let Some((rest, end)) = instance.rsplit_once('-') else { return instance };
@@ -223,7 +224,7 @@ pub(crate) fn workload_of(instance: &str) -> &str {
     }
 }
 
-/// Whether the proxy counted at the client.
+/// Whether the client's proxy counted this edge.
 fn is_outbound(labels: &EdgeLabels) -> bool {
     labels.direction == Direction::Outbound
 }

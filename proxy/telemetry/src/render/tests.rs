@@ -213,7 +213,7 @@ fn rules_beyond_the_limit_are_counted_as_one_until_there_is_room() {
     let registry = Registry::new();
     let rules: Vec<CountedRule> =
         (0..2 * MAX_ROUTES).map(|nth| CountedRule::new(rule("r", &nth.to_string()))).collect();
-    // Rules that no request follows take no room.
+    // Rules that no request follows do not count against the limit.
     let followed = rules.iter().skip(MAX_ROUTES - 3);
     let all: Vec<_> = followed.map(|rule| Rc::clone(rule.counter(&registry))).collect();
     let counted = |text: &str| text.contains("leno_series_over_budget_total 3\n");

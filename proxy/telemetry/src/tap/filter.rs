@@ -1,4 +1,4 @@
-//! Which requests a tap is for.
+//! The filter of a tap: which requests it shows.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -10,54 +10,54 @@ use super::follow::identifier;
 use super::{MAX_RATE, are_alike};
 use crate::observed::path;
 
-/// Most names of one side: the instances of a workload.
+/// The largest number of names of clients, and also of names of servers. The servers are the instances of a workload.
 const MAX_PARTIES: usize = 64;
-/// Rate of a tap that names none.
+/// The rate of a tap if the user names none.
 const DEFAULT_RATE: u32 = 50;
 
-/// What a tap shows. The default is all requests, 50 a second.
+/// Selects the requests that a tap shows. The default is all requests, at most 50 per second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// The method, exactly.
+    /// The method that a request must have.
     pub method: Option<Box<str>>,
-    /// How the path begins.
+    /// The beginning that the path of a request must have.
     pub path: Option<Box<str>>,
-    /// The statuses, first and last.
+    /// The first and the last status of the range in which the response's status must be.
     pub status: Option<(u16, u16)>,
-    /// One of the directions.
+    /// The direction of the requests; `None` means both.
     pub direction: Option<Direction>,
-    /// Clients, any of them. Empty: all.
+    /// The clients, of which a request must have one. If the list is empty, all match.
     pub from: Vec<Party>,
-    /// Servers or services, any of them. Empty: all.
+    /// The servers or services, of which a request must have one. If the list is empty, all match.
     pub to: Vec<Party>,
-    /// Only inbound requests that the tapped proxy of their client has marked, at any rate.
+    /// Selects only inbound requests that the client's proxy has marked for a tap. The rate does not apply to them.
     pub is_marked: bool,
-    /// Whether events have headers.
+    /// Whether the tap shows headers.
     pub with_headers: bool,
-    /// Whether events have the beginnings of bodies. Only the administrator of the proxy can permit that.
+    /// Whether the tap shows the beginnings of bodies. Only the administrator of the proxy can permit that.
     pub with_bodies: bool,
-    /// Whether events have what the proxy has decided.
+    /// Whether the tap shows the decisions of the proxy.
     pub with_decisions: bool,
-    /// Has the requests known to later hops by this.
+    /// The identifier to add to the requests. Proxies of later hops recognise the requests by it.
     pub follow: Option<NonZeroU64>,
-    /// Only requests that are followed by this, whichever target has chosen them.
+    /// Selects only requests with this identifier, whichever target of the first tap has chosen them.
     pub followed: Option<NonZeroU64>,
-    /// Most requests in all.
+    /// The largest number of requests in total.
     pub most: Option<u32>,
-    /// Most requests in a second.
+    /// The largest number of requests per second.
     pub rate: u32,
 }
 
 /// A client, a server or a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// Its namespace.
+    /// The party's namespace.
     pub namespace: Box<str>,
-    /// Its name. `*` is any.
+    /// The party's name. `*` matches any.
     pub name: Box<str>,
 }
 
-/// A parameter of a filter that cannot be read.
+/// A parameter of a filter that is unknown or invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
     name: String,
@@ -112,10 +112,10 @@ impl Party {
 }
 
 impl Filter {
-    /// Takes in a parameter of the page `/tap`.
+    /// Sets a parameter of the page `/tap`.
     ///
     /// # Errors
-    /// There is no such parameter, or it has no such value.
+    /// The parameter is unknown, or its value is invalid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), FilterError> {
         let invalid = |wanted| FilterError { name: name.to_owned(), wanted };
         let switch = || match value {
@@ -167,7 +167,8 @@ impl Filter {
         Ok(())
     }
 
-    /// What is known when the request begins. `followed`: by what it is followed already.
+    /// Checks what is known when the request begins. `followed` is the identifier of the tap that already follows the
+    /// request.
     pub(crate) fn may_match(
         &self,
         method: &str,
@@ -179,7 +180,7 @@ impl Filter {
             && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
     }
 
-    /// What is known before the request is sent on.
+    /// Checks what is known before the request is forwarded.
     pub(crate) fn matches_edge(&self, edge: &EdgeLabels) -> bool {
         let client = |party: &Party| party.is(&edge.client_namespace, &edge.client);
         let server = |party: &Party| {
@@ -191,13 +192,13 @@ impl Filter {
             && (self.to.is_empty() || self.to.iter().any(server))
     }
 
-    /// What is known at the end.
+    /// Checks what is known when the request ends.
     pub(crate) fn matches_status(&self, status: u16) -> bool {
         self.status.is_none_or(|(first, last)| (first..=last).contains(&status))
     }
 }
 
-/// `503`, or `5xx`.
+/// Parses `503`, or `5xx`.
 fn statuses(text: &str) -> Option<(u16, u16)> {
     if let Some(class) = text.strip_suffix("xx") {
         let first =

@@ -1,4 +1,4 @@
-//! A request that is followed over its hops: what the proxies of later ones know it by.
+//! Following a request over several hops: the identifier by which the proxies of later hops recognise it.
 //!
 //! ```text
 //! client's proxy ── traceparent, tracestate: leno=ID ──► application ── the same, where it passes on the context
@@ -7,33 +7,33 @@
 
 use std::num::NonZeroU64;
 
-/// The name of the member of `tracestate`.
+/// The beginning of the member in `tracestate`.
 const MEMBER: &str = "leno=";
-/// The part of an identifier that says which target of one tap has chosen the request.
+/// The low bits of an identifier, which name the target of the tap that has chosen the request.
 const TARGET_BITS: u32 = 16;
 
-/// What the request carries of W3C's Trace Context when it comes.
+/// The trace context of a request when it arrives (W3C Trace Context).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Carried {
-    /// Whether it takes part in a trace.
+    /// Whether the request takes part in a trace.
     pub(crate) has_parent: bool,
-    /// By what it is followed already.
+    /// The identifier of the tap that already follows the request.
     pub(crate) followed: Option<NonZeroU64>,
 }
 
-/// What a request that a tap gets is sent on with.
+/// The mark that a tapped request is forwarded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Joins the records of the client's proxy and of the server's.
+    /// Joins the events of the client's proxy and of the server's proxy.
     pub number: NonZeroU64,
-    /// By what later hops know it, if it is followed from here on.
+    /// The identifier by which proxies of later hops recognise the request, if the tap follows it.
     pub(crate) follow: Option<NonZeroU64>,
-    /// Whether it needs a trace of its own, which applications pass on.
+    /// Whether the request needs a new trace context, because applications forward only requests' existing ones.
     pub(crate) begins_trace: bool,
 }
 
 impl Mark {
-    /// The `traceparent` of a request that is followed and takes part in no trace. It is not sampled.
+    /// The `traceparent` for a followed request that takes part in no trace. It is not sampled.
     #[must_use]
     pub fn parent(&self) -> Option<(&'static str, String)> {
         let id = self.follow.filter(|_| self.begins_trace)?;
@@ -41,7 +41,7 @@ impl Mark {
         Some(("traceparent", format!("00-{id:016x}{span:016x}-{span:016x}-00")))
     }
 
-    /// A line of `tracestate` for a request that is followed, beside those that it has.
+    /// The `tracestate` line for a followed request, in addition to those that it has.
     #[must_use]
     pub fn state(&self) -> Option<(&'static str, String)> {
         Some(("tracestate", format!("{MEMBER}{:016x}", self.follow?)))
@@ -65,13 +65,13 @@ impl Carried {
     }
 }
 
-/// An identifier in hexadecimal digits.
+/// Parses an identifier of 16 hexadecimal digits.
 pub(crate) fn identifier(text: &str) -> Option<NonZeroU64> {
     let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten().and_then(NonZeroU64::new)
 }
 
-/// Whether two identifiers are of one tap, whichever of its targets has chosen the request.
+/// Whether two identifiers belong to the same tap, whichever of its targets has chosen the request.
 pub(crate) fn are_alike(one: NonZeroU64, other: NonZeroU64) -> bool {
     one.get() >> TARGET_BITS == other.get() >> TARGET_BITS
 }

@@ -1,4 +1,4 @@
-//! A worker's first look at a request while taps are open: which of them may show it.
+//! Decides at the beginning of a request which open taps may show it.
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -9,7 +9,7 @@ use super::{Carried, IS_ON, MAX_TAPS, Tap, Taps};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::{Arrival, Outcome};
 
-/// The open taps, as a worker has read them last. It reads them again when they have changed.
+/// A worker's copy of the open taps. The worker reads them again when they have changed.
 #[derive(Debug, Default)]
 pub(crate) struct OpenTaps(RefCell<(u64, Vec<Arc<Tap>>)>);
 
@@ -22,20 +22,21 @@ pub(crate) struct Arriving<'l> {
     pub(crate) target: &'l [u8],
 }
 
-/// The taps that may show a request, and what it carries for them.
+/// The taps that may show a request, and the request's trace context.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) by: Vec<Arc<Tap>>,
     pub(crate) carried: Carried,
 }
 
-/// The taps that a request is beyond the rate of, if their filters match it: their numbers, which others never have. Zeros are
-/// none.
+/// The numbers of the taps whose filter may match a request but whose rate is used up. Numbers are not reused; 0 stands
+/// for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond([u32; MAX_TAPS]);
 
 impl OpenTaps {
-    /// Which taps may show the request. Nothing is allocated, and at most `tracestate` is read, unless there is one.
+    /// The taps that may show the request, and those whose rate is used up. Allocates only if some tap may show it.
+    /// Headers are read only if a tap follows requests.
     pub(crate) fn wanted<'h, H>(
         &self,
         taps: &Taps,
@@ -48,7 +49,7 @@ impl OpenTaps {
         let version = taps.version();
         let mut open = self.0.borrow_mut();
         if version & IS_ON == 0 {
-            // Taps that were closed are kept by no worker.
+            // Drops the references to closed taps.
             if !open.1.is_empty() {
                 *open = Default::default();
             }
@@ -78,7 +79,8 @@ impl OpenTaps {
         (wanted, beyond)
     }
 
-    /// Counts a request that has ended for the taps that it was beyond the rate of and that are open yet.
+    /// Counts a request that has ended, for each tap whose rate was used up, if the tap matches the request and is
+    /// still open.
     pub(crate) fn count(
         &self,
         taps: &Taps,
@@ -97,14 +99,14 @@ impl OpenTaps {
 }
 
 impl Beyond {
-    /// Whether it is beyond the rate of none.
+    /// Whether no tap's rate is used up.
     pub(crate) fn is_none(self) -> bool {
         self == Self::default()
     }
 }
 
 impl Arrival {
-    /// The direction, and the mark of the client's proxy.
+    /// The direction, and the tap mark that the client's proxy has set.
     pub(crate) fn parts(self) -> (Direction, Option<NonZeroU64>) {
         match self {
             Self::Outbound => (Direction::Outbound, None),
@@ -114,7 +116,7 @@ impl Arrival {
 }
 
 impl Tap {
-    /// Whether it may show a request, by what is known when it begins.
+    /// Whether the tap may show a request, by what is known when it begins.
     fn may_show(&self, request: Arriving<'_>, followed: Option<NonZeroU64>) -> bool {
         let (direction, mark) = request.arrival.parts();
         self.filter.direction.is_none_or(|wanted| wanted == direction)
@@ -122,7 +124,7 @@ impl Tap {
             && self.filter.may_match(request.method, request.target, followed)
     }
 
-    /// Whether it takes no further request at this moment. Requests that are marked are not counted by it.
+    /// Whether the tap takes no further request now. Its rate does not apply to marked requests.
     fn is_beyond(&self, now: Instant) -> bool {
         !self.filter.is_marked && (self.is_spent(now) || !self.may_take())
     }

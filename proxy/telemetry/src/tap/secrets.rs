@@ -1,11 +1,11 @@
-//! Which values a tap, a span or a line of the access log never shows.
+//! Decides which values a tap, a span or a line of the access log never shows.
 
 use std::borrow::Cow;
 
-/// What stands for a secret.
+/// The text in place of a secret.
 pub const MASK: &str = "(masked)";
 
-/// Parts of names of headers and of query parameters whose values are masked.
+/// If the name of a header or a query parameter contains one of these, its value is masked.
 const SECRET: [&str; 20] = [
     "auth",
     "cookie",
@@ -29,13 +29,13 @@ const SECRET: [&str; 20] = [
     "client-cert",
 ];
 
-/// Whole names that are secrets: of signed addresses, of keys of interfaces, of sign-ins.
+/// Whole names whose values are masked: parameters of signed URLs, API keys, parameters of sign-ins.
 const SECRET_NAMES: [&str; 8] = ["assertion", "code", "key", "otp", "pass", "pin", "sid", "sig"];
 
-/// Not secrets, though their names look like it.
+/// Names that contain one of these parts but are no secrets.
 const PUBLIC: [&str; 2] = [":authority", "authority"];
 
-/// Whether the value of a header or of a query parameter of this name is masked.
+/// Whether the value of a header or of a query parameter with this name is masked.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -43,7 +43,7 @@ pub fn is_secret(name: &str) -> bool {
     !PUBLIC.contains(&&*name) && (SECRET_NAMES.contains(&&*name) || is_like())
 }
 
-/// The name of a query parameter as an application reads it, without escapes.
+/// The name of a query parameter with its escapes decoded, which is how an application reads it.
 fn unescaped(name: &[u8]) -> String {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let mut plain = Vec::with_capacity(name.len());
@@ -70,7 +70,7 @@ pub(crate) fn masked_target(target: &[u8]) -> Cow<'_, [u8]> {
     let (path, query) = target.split_at(position(target, b'?').unwrap_or(target.len()));
     let secret = |pair: &[u8]| {
         let (name, _) = pair.split_at(position(pair, b'=')?);
-        // The first one begins with the question mark.
+        // The first name begins with the question mark.
         let plain = name.strip_prefix(b"?").unwrap_or(name);
         is_secret(&unescaped(plain)).then(|| [name, b"=", MASK.as_bytes()].concat())
     };

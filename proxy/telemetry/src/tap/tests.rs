@@ -27,7 +27,7 @@ fn filter(parameters: &[(&str, &str)]) -> Filter {
     filter
 }
 
-/// One request through a registry with these taps, to its end.
+/// Counts one request, from its beginning to its end, in a registry with these taps.
 fn request(taps: &Taps, target: &str, status: u16) {
     let registry = Registry::new().with_taps(taps.clone());
     let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
@@ -142,7 +142,7 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
         let outcome = Outcome { status, ..Outcome::default() };
         registry.end(&registry.edge(edge), begun, &outcome);
     };
-    // All requests usually begin within one second, and the rate of that second is used up by the first one.
+    // Usually all requests begin within one second, and the first of them uses up the rate of that second.
     let begin = || {
         registry.begin(
             Arrival::Outbound,
@@ -158,7 +158,7 @@ fn a_request_beyond_the_rate_is_counted_if_the_tap_is_for_it() {
         end(begun, to, status);
     }
     let (events, counted) = taps.poll("t").unwrap();
-    // If a new second starts before the next request begins, that request is shown too.
+    // If a new second starts before the next request begins, that request is shown, too.
     assert!((1..=2).contains(&events.len()), "{events:?}");
     assert_eq!(counted.queued + counted.sampled_out, 2, "{counted:?}");
     // A request that began under a tap is not counted once that tap was replaced.
@@ -198,7 +198,7 @@ fn a_request_beyond_the_rate_is_counted_whatever_becomes_of_other_taps_meanwhile
     end(&begin());
     begun.for_each(end);
     let (_, counted) = taps.poll("t").unwrap();
-    // Per second one request is queued, and the others are counted. Seven requests were sent in all.
+    // In each second one request is queued, and the others are counted. Seven requests were sent in all.
     assert_eq!(counted.queued + counted.sampled_out, 7, "{counted:?}");
     assert!(counted.sampled_out >= 1, "{counted:?}");
 }
@@ -309,8 +309,8 @@ fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
     assert_eq!(decided, ["follows HTTPRoute shop/cart rule 0", "goes to shop/cart-0, spiffe://a"]);
     assert_eq!((events.len(), event.followed.as_deref()), (1, Some(id)));
 
-    // The proxy of a later hop. It compares identifiers without their last digits, which name the target that chose the
-    // request.
+    // The proxy of a later hop compares identifiers without their last digits, which name the target by which the
+    // request was chosen.
     taps.open("t", filter(&[("followed", other)])).unwrap();
     for member in [format!("leno={id},vendor=1"), "vendor=1".to_owned(), "leno=0".to_owned()] {
         let headers = || [("Tracestate", member.as_bytes())].into_iter();
@@ -342,7 +342,7 @@ fn the_bodies_of_so_many_requests_are_copied_at_a_time() {
     assert!(beyond.copies().is_none());
     assert_eq!(taps.not_copied(), 1);
 
-    // A place is free again when a request ends.
+    // When a request ends, the bodies of another one can be copied.
     begun.pop();
     assert!(begin("POST").copies().is_some());
 

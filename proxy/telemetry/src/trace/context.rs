@@ -1,10 +1,10 @@
-//! The place of a request in its trace, as headers carry it: `traceparent` of W3C's Trace Context, and B3 in one header or in
-//! several.
+//! A request's place in a trace, as headers express it: `traceparent` of W3C's Trace Context, and B3 in one header or
+//! in several.
 
-/// Trace Context without more fields: `00-`, 32 digits, `-`, 16 digits, `-`, 2 digits.
+/// The length of a `traceparent` of version 00: `00-`, 32 digits, `-`, 16 digits, `-`, 2 digits.
 const PARENT_BYTES: usize = 55;
 
-/// The headers of a request that are about traces, as they came.
+/// The headers of a request that are about traces, as they were received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lines<'h> {
     w3c: Option<&'h [u8]>,
@@ -14,23 +14,23 @@ pub(crate) struct Lines<'h> {
     parts: [Option<&'h [u8]>; PARTS.len()],
 }
 
-/// What the headers of a request say.
+/// The trace context of a request, parsed from its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// The trace and the span that the request came from.
+    /// The trace to which the request belongs, and the span that sent it.
     pub(crate) parent: Option<Parent>,
-    /// What the sender has decided, if it has.
+    /// Whether the sender has decided that the trace is sampled; `None` if it has not decided.
     pub(crate) sampled: Option<bool>,
-    /// The forms that are to be passed on.
+    /// The formats that must be forwarded in addition to `traceparent`.
     pub(crate) forms: Forms,
 }
 
-/// What the next hop is told beside `traceparent`.
+/// The formats in which the next hop gets the trace context, in addition to `traceparent`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forms {
     pub(crate) b3: bool,
     pub(crate) b3_parts: bool,
-    /// There is a `tracestate` that belongs to no trace.
+    /// There is a `tracestate` without a valid `traceparent`, which must be removed.
     pub(crate) stray_state: bool,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct Parent {
 const PARTS: [&str; 4] = ["x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
 
 impl<'h> Lines<'h> {
-    /// Finds them among the headers of a request.
+    /// Finds the trace headers among the headers of a request.
     pub(crate) fn of(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Self {
         let mut lines = Self::default();
         for (name, value) in headers {
-            // Most names are told apart by their first letter.
+            // The first letter excludes most names.
             match name.as_bytes().first() {
                 Some(b't' | b'T') if name.eq_ignore_ascii_case("traceparent") => {
                     lines.is_repeated |= lines.w3c.replace(value).is_some();
@@ -66,15 +66,15 @@ impl<'h> Lines<'h> {
         lines
     }
 
-    /// Whether `traceparent` alone says that the trace is not sampled, in the form of which each byte has its place. Most
-    /// requests of a mesh with traces are such, so this reads no number.
+    /// Whether the only trace header is a `traceparent` of the usual form that says that the trace is not sampled. Most
+    /// requests of a mesh with traces are like this, so this check parses no number.
     pub(crate) fn is_plainly_unsampled(&self) -> bool {
         let is_alone =
             !self.is_repeated && self.b3.is_none() && self.parts.iter().all(Option::is_none);
         is_alone && self.w3c.is_some_and(is_plainly_unsampled)
     }
 
-    /// What they say. `traceparent` is believed before B3; what cannot be read is as if it were not there.
+    /// Parses the headers. A valid `traceparent` takes precedence over B3; headers that cannot be parsed are ignored.
     pub(crate) fn read(&self) -> Received {
         let has_parts = self.parts.iter().any(Option::is_some);
         if self.w3c.is_none() && self.b3.is_none() && !has_parts {
@@ -99,13 +99,13 @@ impl<'h> Lines<'h> {
         let [trace_id, span_id, sampled, flags] = self.parts.map(|part| part.and_then(text));
         let parent = trace_id.and_then(trace_id_of).zip(span_id.and_then(span_id_of));
         let parent = parent.map(|(trace_id, span_id)| Parent { trace_id, span_id });
-        // Debug: sampled in any case.
+        // The debug flag: always sampled.
         let is_debug = flags == Some("1");
         (parent, if is_debug { Some(true) } else { sampled.and_then(decision) })
     }
 }
 
-/// Without white space around it.
+/// The value without white space around it.
 fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().map(str::trim)
 }
@@ -121,8 +121,8 @@ fn is_plainly_unsampled(value: &[u8]) -> bool {
     }
 }
 
-/// Whether these are digits in lower case, of which one at least is not 0. One pass without a branch for a digit, of
-/// which a release build makes no vector instructions (`docs/decisions/198-what-an-unobserved-request-costs.md`).
+/// Whether these are lower-case hexadecimal digits that are not all 0. One pass without a branch per digit. A release
+/// build does not vectorise it (`docs/decisions/198-what-an-unobserved-request-costs.md`).
 #[inline]
 fn is_id(digits: &[u8]) -> bool {
     let (is_lower, differs) = digits.iter().fold((true, 0), |(is_lower, differs), byte| {
@@ -133,7 +133,7 @@ fn is_id(digits: &[u8]) -> bool {
     is_lower && differs != 0
 }
 
-/// `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`.
+/// Parses `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`.
 fn traceparent(value: &str) -> Option<(Parent, bool)> {
     let mut parts = value.split('-');
     let (version, trace_id, span_id, flags) =
@@ -149,7 +149,7 @@ fn traceparent(value: &str) -> Option<(Parent, bool)> {
     (span_id != 0).then_some((Parent { trace_id, span_id }, flags & 1 == 1))
 }
 
-/// `TRACE-SPAN`, `TRACE-SPAN-SAMPLED`, `TRACE-SPAN-SAMPLED-PARENT`, or the decision alone.
+/// Parses `TRACE-SPAN`, `TRACE-SPAN-SAMPLED`, `TRACE-SPAN-SAMPLED-PARENT`, or the decision alone.
 fn b3_single(value: &str) -> (Option<Parent>, Option<bool>) {
     let mut parts = value.split('-');
     let first = parts.next().unwrap_or_default();
@@ -168,7 +168,7 @@ fn decision(text: &str) -> Option<bool> {
     }
 }
 
-/// Of 64 or of 128 bits.
+/// Parses an identifier of 64 or of 128 bits.
 fn trace_id_of(text: &str) -> Option<u128> {
     hex(text, 32).or_else(|| hex(text, 16)).filter(|id| *id != 0)
 }
@@ -188,8 +188,8 @@ fn lower_hex(text: &str, digits: usize) -> Option<u128> {
     })
 }
 
-/// The number that `text` writes in this many hexadecimal digits, of which `value` reads one. `u128::from_str_radix` multiplies for
-/// each digit, and was half of what a trace cost a server's proxy.
+/// The number in `text`, which must have this many hexadecimal digits; `value` parses one digit. `u128::from_str_radix`
+/// multiplies for each digit, and took half of the time that a trace cost a server's proxy.
 fn digits_of(text: &str, digits: usize, value: impl Fn(u8) -> Option<u32>) -> Option<u128> {
     if text.len() != digits {
         return None;
@@ -245,7 +245,7 @@ mod tests {
             assert!(!plainly(&[("traceparent", &wrong.replace("-01", "-00"))]), "{wrong}");
         }
         assert!(plainly(&[("accept", "*/*"), ("TraceParent", &unsampled), ("tracestate", "a=b")]));
-        // These are read in full.
+        // These headers need to be parsed.
         for others in [("traceparent", &*unsampled), ("b3", "1"), ("x-b3-flags", "1")] {
             assert!(!plainly(&[("traceparent", &unsampled), others]), "{others:?}");
         }
@@ -283,7 +283,7 @@ mod tests {
             (Some(short), Some(true), true)
         );
         assert_eq!(of(&[("x-b3-flags", "1")]).sampled, Some(true));
-        // `traceparent` is believed first.
+        // `traceparent` takes precedence.
         let both = of(&[("b3", "0"), ("traceparent", W3C)]);
         assert_eq!((both.parent, both.sampled, both.forms), (Some(PARENT), Some(true), b3));
     }

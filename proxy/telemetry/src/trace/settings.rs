@@ -1,4 +1,5 @@
-//! Which requests are traced, and where their spans go: `observability/collector:4317,sampling=5%,errors,slower=1s`.
+//! Settings of traces: which requests are traced, and where their spans are sent. An example:
+//! `observability/collector:4317,sampling=5%,errors,slower=1s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,37 +7,37 @@ use std::time::Duration;
 
 use leno_program::duration;
 
-/// The share of new traces that is sampled where nothing else is said: 1 %.
+/// The share of new traces that is sampled by default: 1 %.
 const DEFAULT_SAMPLING: Sampling = Sampling { millionths: 10_000 };
 
-/// What a proxy is told of traces.
+/// The settings of a proxy for traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
     /// The namespace of the collector's service.
     pub namespace: Box<str>,
-    /// Its name.
+    /// The service's name.
     pub service: Box<str>,
     /// The port of the service.
     pub port: u16,
-    /// How the collector is spoken to.
+    /// The protocol of the collector.
     pub protocol: TraceProtocol,
-    /// How many of the traces that begin in this proxy are sampled.
+    /// The share of traces that is sampled, of the traces that begin in this proxy.
     pub sampling: Sampling,
-    /// Other shares, for requests that follow a route of this `namespace/name`.
+    /// Other shares, for requests that follow the route `namespace/name`.
     pub routes: Vec<(Box<str>, Sampling)>,
-    /// Whether failed requests have spans although their trace is not sampled.
+    /// Whether failed requests have spans even if their trace is not sampled.
     pub keeps_errors: bool,
-    /// Requests that take at least this long have spans, too.
+    /// Requests that take at least this long have spans even if their trace is not sampled.
     pub keeps_slower: Option<Duration>,
 }
 
-/// The forms of OTLP.
+/// The transports of OTLP, the protocol in which spans are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceProtocol {
-    /// A call of gRPC.
+    /// Each batch of spans is sent as a gRPC call.
     #[default]
     Grpc,
-    /// A POST of protobuf to `/v1/traces`.
+    /// Each batch of spans is sent as a POST of protobuf to `/v1/traces`.
     Http,
 }
 
@@ -46,7 +47,7 @@ pub struct Sampling {
     millionths: u32,
 }
 
-/// The text is not of the form.
+/// The text is not a valid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettingsError(String);
 
@@ -64,13 +65,13 @@ impl fmt::Display for TraceSettingsError {
 impl std::error::Error for TraceSettingsError {}
 
 impl TraceSettings {
-    /// Whether requests may have spans whose trace is not sampled.
+    /// Whether requests may have spans although their trace is not sampled.
     #[must_use]
     pub fn keeps_any(&self) -> bool {
         self.keeps_errors || self.keeps_slower.is_some()
     }
 
-    /// The share for a request that follows the route of this name, `HTTPRoute shop/cart rule 1`.
+    /// The share for a request that follows the route rule with this name, `HTTPRoute shop/cart rule 1`.
     pub(super) fn of_route(&self, route: &str) -> Option<Sampling> {
         let name = route.split(' ').nth(1)?;
         self.routes.iter().find(|(one, _)| &**one == name).map(|(_, sampling)| *sampling)
@@ -78,10 +79,10 @@ impl TraceSettings {
 }
 
 impl Sampling {
-    /// Whether a trace is sampled. Every proxy that asks decides alike.
+    /// Whether a trace is sampled. All proxies decide in the same way for the same trace.
     #[must_use]
     pub fn takes(self, trace_id: u128) -> bool {
-        // The last 56 bits are random, also of traces that others have begun (W3C Trace Context, level 2).
+        // The last 56 bits are random, even if another program has begun the trace (W3C Trace Context, level 2).
         let random = trace_id & ((1 << 56) - 1);
         random.wrapping_mul(1_000_000) >> 56 < u128::from(self.millionths)
     }
@@ -146,7 +147,7 @@ impl TraceSettings {
     }
 }
 
-/// `observability/collector:4317`.
+/// Parses `observability/collector:4317`.
 fn collector_of(text: &str) -> Option<TraceSettings> {
     let (namespace, rest) = text.split_once('/')?;
     let (service, port) = rest.split_once(':')?;

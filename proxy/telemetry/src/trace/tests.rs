@@ -22,7 +22,7 @@ fn edge(direction: Direction) -> EdgeLabels {
     }
 }
 
-/// Makes one request with these headers, until it has ended. Returns the headers about traces that the next hop gets.
+/// Counts one request with these headers, from its beginning to its end. Returns the trace headers for the next hop.
 fn request(
     traces: &Rc<Traces>,
     headers: &[(&str, &str)],
@@ -40,7 +40,7 @@ fn request(
     parent.map(|one| ("traceparent", one)).into_iter().chain(begun.trace_lines()).collect()
 }
 
-/// Returns the value of one header of these.
+/// The value of the header `name` among these.
 fn told(lines: &[(&'static str, String)], name: &str) -> Option<String> {
     lines.iter().find(|(one, _)| *one == name).map(|(_, value)| value.clone())
 }
@@ -75,13 +75,13 @@ fn the_parent_decides_and_else_a_share_of_new_traces() {
         [None]
     );
 
-    // The next proxy is told also that a trace is not sampled, so that it does not decide otherwise.
+    // The next proxy must learn that the trace is not sampled, so that it does not decide itself.
     let none = traces("a/b:1,sampling=0%");
     let lines = request(&none, &[("tracestate", "of=another")], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     assert_eq!(told(&lines, "tracestate").as_deref(), Some(""));
     assert!(none.queue().take(10, usize::MAX).is_empty());
-    // A route has its own share of new traces. If there is a parent, its decision still counts, not that share.
+    // A route has its own share of new traces. If there is a parent, its decision counts and not that share.
     let of_route = traces("a/b:1,sampling=0%,route=shop/cart:100%");
     let lines = request(&of_route, &[], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-01"));
@@ -116,7 +116,7 @@ fn failed_and_slow_requests_are_kept_within_a_rate() {
     let unsampled = format!("{PARENT}-00");
     for status in [200, 404, 503] {
         let lines = request(&failed, &[("traceparent", &unsampled)], status);
-        // The own span becomes the parent, so that all spans of a failed request form one tree.
+        // This proxy's span becomes the parent, so that all spans of a failed request form one tree.
         assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     }
     let statuses: Vec<_> = failed

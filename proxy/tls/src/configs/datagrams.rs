@@ -39,7 +39,7 @@ impl ProvenPeer {
         ShownCertificate::once(CertificateValidity { not_before_s, not_after_s })
     }
 
-    /// Checks that the certificate has neither ended nor been revoked, by the current credentials.
+    /// Checks, against the current credentials, that the certificate has neither expired nor been revoked.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason.
@@ -79,8 +79,8 @@ impl TlsConfigs {
         client
     }
 
-    /// The proven identity of a client whose chain [`Self::datagram_server`] has verified. It is checked again by the
-    /// current credentials, which may have changed since the handshake began.
+    /// The proven identity of a client whose chain [`Self::datagram_server`] has verified. It is checked again against
+    /// the current credentials, which may have changed since the handshake began.
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason.

@@ -1,5 +1,5 @@
-//! Bytes through mTLS: they arrive complete, with the end of each direction, or with an error if
-//! the connection is cut.
+//! Tests bytes that pass through mTLS: they arrive completely, with the end of each direction, or with an error if the
+//! connection is cut.
 
 use std::os::fd::AsFd;
 
@@ -43,8 +43,7 @@ async fn large_streams_arrive_whole_both_ways_and_end_one_by_one() {
 #[tokio::test]
 async fn two_sides_that_both_write_do_not_wait_for_each_other() {
     let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
-    // Far more than the kernel and the buffers hold, so that each side must read while its own
-    // write is blocked.
+    // This is far more than the kernel and the buffers can hold, so each side must read while its own write is blocked.
     let sent = pattern(24 * 1024 * 1024);
     let both = [client, server].map(|stream| {
         let sent = sent.clone();
@@ -74,7 +73,7 @@ async fn an_idle_connection_holds_no_buffer() {
         echo(&mut client, &mut server).await;
         assert!(client.is_idle() && server.is_idle());
     }
-    // A waiting read holds no buffer either.
+    // A read that waits holds no buffer either.
     tokio::select! {
         biased;
         read = server.read_u8() => panic!("{read:?}"),
@@ -156,7 +155,7 @@ async fn a_lasting_relay() {
 #[tokio::test]
 async fn a_cut_stream_is_not_taken_for_its_end() {
     let (client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
-    // FIN without close_notify, which an attacker on the path could send.
+    // A FIN without close_notify, which an attacker in the network could send.
     socket2::SockRef::from(client.socket().unwrap()).shutdown(std::net::Shutdown::Write).unwrap();
     let error = server.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
@@ -182,7 +181,7 @@ async fn readiness_is_never_late() {
     let mut left = 1000;
     let mut few = [0; 7];
     while left > 0 {
-        // Ready also if only rustls has bytes and the socket has none.
+        // The stream must also be ready if only rustls has bytes and the socket has none.
         std::future::poll_fn(|cx| Io::poll_read_ready(&mut server, cx)).await.unwrap();
         left -= server.read(&mut few).await.unwrap();
     }

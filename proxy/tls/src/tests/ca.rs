@@ -1,5 +1,4 @@
-//! A certificate authority that issues any certificate, including false ones, and a clock that
-//! tests set.
+//! A certificate authority that issues any certificate, including false ones, and a clock that tests can set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use crate::{Credentials, TlsConfigs};
 pub(super) const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 pub(super) const CART: &str = "spiffe://cluster.local/ns/shop/sa/cart";
 
-/// 2030-06-15; certificates are valid in 2030.
+/// The time of the tests, 2030-06-15. Certificates are valid in 2030.
 const NOW_S: u64 = 1_907_712_000;
 
 /// A clock that advances only when a test says so.
@@ -58,7 +57,7 @@ impl Leaf {
     }
 }
 
-/// A root with its key.
+/// A root certificate with its key.
 pub(super) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     pub(super) root: CertificateDer<'static>,

@@ -1,12 +1,12 @@
-//! Bad certificates, presented to a server and to a client.
+//! Tests bad certificates, which are presented to a server or to a client.
 
 use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
 use super::ca::Leaf;
 use super::*;
 
-/// Bad certificates: the expected reason of the refusal, then the certificate for the client and
-/// the one for the server.
+/// Bad certificates: for each the expected reason of the refusal, then the certificate for the client and the one for
+/// the server.
 pub(super) fn lies(
     mesh: &Ca,
     other: &Ca,
@@ -111,7 +111,7 @@ async fn tls_without_a_protocol_of_the_mesh_is_refused() {
     }
 }
 
-/// The server is an application without TLS, reached while its proxy is absent.
+/// The server is an application that does not use TLS, because its proxy does not run.
 #[tokio::test]
 async fn what_is_no_tls_is_refused_with_one_alert() {
     let mesh = Mesh::new();
@@ -132,8 +132,8 @@ async fn what_is_no_tls_is_refused_with_one_alert() {
         };
         let (client, after) = tokio::join!(client, server);
         assert_eq!(client.unwrap_err().reason(), "tls", "{answer:?}");
-        // RFC 8446 section 5.1: an alert record, with the version of TLS 1.2 for compatibility and
-        // two bytes. Section 6: the level is fatal.
+        // An alert is a record with the version of TLS 1.2 (for compatibility) and two bytes (RFC 8446 section 5.1).
+        // The level is fatal (section 6).
         assert_eq!((&after[..6], after.len()), (&[21, 3, 3, 0, 2, 2][..], 7), "{answer:?}");
     }
 }
@@ -171,7 +171,7 @@ fn credentials_are_read_from_pem_and_shown_without_the_key() {
     assert!(matches!(broken, CredentialsError::Pem("private key", _)), "{broken}");
 }
 
-/// Encodes as in RFC 7468: 64 characters of base64 per line.
+/// Encodes as PEM (RFC 7468), with 64 characters of base64 per line.
 fn to_pem(label: &str, der: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

@@ -1,4 +1,5 @@
-//! The change from TLS to memory at a server that takes the pipe late: what the client sends before goes through TLS.
+//! Tests the change from TLS to a pipe in memory if the server takes the pipe late. Bytes that the client sent earlier
+//! go through TLS.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,10 +14,10 @@ use super::in_process::{elsewhere, mesh, session_of_server};
 use super::*;
 use crate::tls::Tls;
 
-/// Longest wait for something that must happen; reached only if the test fails.
+/// How long to wait for something that must happen. The whole time only passes if the test fails.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
-/// Sockets that hold less than one write, so that encrypted bytes wait at their sender.
+/// Two sockets whose buffers are smaller than one write, so that encrypted bytes must wait at their sender.
 async fn tight_pair() -> (TcpStream, TcpStream) {
     let (near, far) = pair().await;
     for socket in [&near, &far] {
@@ -27,7 +28,7 @@ async fn tight_pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// A client that may send, and a server that has read nothing since it sent its own flight.
+/// A client that can already send, and a server that has read nothing since it sent its part of the handshake.
 async fn client_is_ahead(
     mesh: &Mesh,
     (near, far): (TcpStream, TcpStream),
@@ -57,7 +58,7 @@ fn take(mut server: Box<Tls>) -> TlsStream {
     TlsStream::new(server, Ok(identity(WEB)), Alpn::Opaque)
 }
 
-/// Writes what the connection accepts without a wait.
+/// Writes as many bytes as the connection accepts without a wait.
 async fn write_now(client: &mut TlsStream, bytes: &[u8]) -> usize {
     let mut n = 0;
     while n < bytes.len() {
@@ -69,7 +70,7 @@ async fn write_now(client: &mut TlsStream, bytes: &[u8]) -> usize {
     n
 }
 
-/// Waits until the bytes under way have arrived.
+/// Waits until the bytes that were sent have arrived.
 async fn arrive() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
@@ -108,7 +109,7 @@ async fn a_server_that_fills_the_pipe_leaves_the_bytes_of_tls_to_its_reader() {
         assert_eq!(client.tls.passage.written, 200_000);
         arrive().await;
         if is_late {
-            // The first bytes come with the end of the handshake, and wait in the session's buffer.
+            // The first bytes arrive together with the end of the handshake, and wait in the session's buffer.
             finish(&mut server).await;
             assert!(server.held.is_some());
         }
@@ -119,17 +120,17 @@ async fn a_server_that_fills_the_pipe_leaves_the_bytes_of_tls_to_its_reader() {
     }
 }
 
-/// What the client sends before the server takes the pipe, and what both send after it.
+/// The bytes that the client sends before the server takes the pipe, and the bytes that both ends send after that.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Bytes that are sent before, or as many as the sockets accept.
+    /// How many bytes are sent before that. If the sockets accept fewer bytes, as many as they accept.
     before: usize,
-    /// Bytes that are sent after. `None`: the client has ended its direction before.
+    /// How many bytes are sent after that. `None` means that the client has already ended its direction.
     after: Option<usize>,
     answer: usize,
-    /// The server writes all of its answer before it reads.
+    /// Whether the server writes all of its answer before it reads.
     answers_first: bool,
-    /// The bytes that were sent before are read with the handshake.
+    /// Whether the bytes that were sent before are read only together with the handshake.
     is_late: bool,
     is_tight: bool,
 }
@@ -198,7 +199,7 @@ async fn a_reader_sends_what_was_encrypted_before_the_change() {
     let mut server = take(server);
     let mut received = vec![0; sent.len()];
     let exchange = async {
-        // The client writes and flushes nothing more.
+        // The client neither writes nor flushes any more.
         let served = async {
             server.read_exact(&mut received).await.unwrap();
             server.write_u8(7).await.unwrap();
@@ -240,7 +241,7 @@ async fn a_change_while_both_threads_write_loses_nothing() {
     }
 }
 
-/// The socket is not read in this state, and a client that closes it in order may still read.
+/// In this state the socket is not read. A client that has closed it properly may still read.
 #[tokio::test]
 async fn a_writer_whose_client_left_bytes_or_an_end_in_tls_learns_that_the_network_failed() {
     for is_closed in [false, true] {

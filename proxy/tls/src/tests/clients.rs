@@ -1,4 +1,4 @@
-//! Which client configurations a worker keeps, and with them its sessions.
+//! Tests which client configurations a worker keeps, which have the sessions.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn a_full_cache_evicts_the_least_recently_used_configuration_only() {
     let mut clients = ClientConfigs::default();
     let before: Vec<_> =
         (0..MAX_IDENTITIES).map(|number| clients.get(&current, &server(number))).collect();
-    // The cache is full; the configuration of a cached identity stays in use.
+    // The cache is full, and the configuration of each identity in it stays in use.
     for (number, client) in before.iter().enumerate().filter(|(number, _)| *number != 7) {
         assert!(Arc::ptr_eq(client, &clients.get(&current, &server(number))), "{number}");
     }

@@ -1,4 +1,4 @@
-//! Peers of other trust domains: each is proven by its own domain's roots alone.
+//! Tests peers from other trust domains: each identity is proven only by the roots of its own domain.
 
 use std::sync::Arc;
 
@@ -32,12 +32,12 @@ impl Federation {
         Self { mesh, near, far }
     }
 
-    /// The identity that the server finds for a client, or why it refuses the client.
+    /// The identity of a client according to the server, or why the server refuses the client.
     async fn client(&self, shown: Presented, mode: ClientIdentity) -> Result<String, String> {
         let (near, far) = pair().await;
         let client = async {
             let mut client = liar::connect(near, Some(shown), &["leno-h1"]).await.unwrap();
-            // The refusal arrives with the first read, as does the end of an accepted connection.
+            // A refusal arrives with the first read. The end of an accepted connection arrives with it, too.
             let _ended = client.read_u8().await;
         };
         let accepting = async {
@@ -87,7 +87,7 @@ async fn the_roots_of_one_trust_domain_prove_no_identity_of_another() {
         let shown = || signer.issue(&Leaf::of(claimed));
         let refused = all.client(shown(), ClientIdentity::Required).await;
         assert_eq!(refused, Err(reason.to_owned()), "{claimed}");
-        // If an identity is optional, the client has none.
+        // If an identity is optional, the client is accepted without an identity.
         let anonymous = all.client(shown(), ClientIdentity::Optional).await;
         assert_eq!(anonymous, Err("anonymous".to_owned()), "{claimed}");
     }

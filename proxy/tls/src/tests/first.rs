@@ -1,4 +1,4 @@
-//! The first bytes of a connection.
+//! Tests the first bytes of a connection.
 
 use leno_transport::{ClientHello, Hello};
 
@@ -70,6 +70,6 @@ async fn a_mesh_client_tells_onlookers_no_name() {
     }
     let hello = read(&first).unwrap();
     assert!(hello.protocols().eq([Alpn::Opaque.as_bytes()]) && hello.server_name().is_none());
-    // The hybrid group and its key share. Without them the ClientHello would be a quarter of that size.
+    // The ClientHello contains the hybrid group and its key share. Without these it would be a quarter of this size.
     assert!(first.len() > 1_200, "{}", first.len());
 }

@@ -1,5 +1,5 @@
-//! Connections between two ends in one process: their bytes go through memory, and everything else is as over the
-//! network.
+//! Tests connections whose two ends are in one process: their bytes go through memory, and everything else is as over
+//! the network.
 
 use std::io;
 use std::net::Shutdown;
@@ -27,7 +27,7 @@ async fn connected(alpn: Alpn) -> (TlsStream, TlsStream) {
 
 #[tokio::test]
 async fn what_is_sent_after_the_handshake_needs_no_network() {
-    // Nothing is forwarded from one socket to the other after the first bytes, and the sockets stay open.
+    // After the first bytes, the test forwards nothing from one socket to the other, and the sockets stay open.
     let (mut client, _tap, _other_tap, mut server) = tapped(&mesh()).await;
     for _ in 0..100 {
         echo(&mut client, &mut server).await;
@@ -55,7 +55,7 @@ async fn a_server_of_another_process_never_takes_the_pipe_and_is_spoken_to_by_tl
     let cart = identity(CART);
     let connecting = mesh.connector.connect(near, &cart, &[Alpn::Http1]);
     let (client, mut server) = tokio::join!(connecting, async {
-        // Does what an acceptor does, without looking for pipes that are offered in this process.
+        // This does what an acceptor does, but does not look for pipes that are offered in this process.
         let mut tls = crate::tls::Tls::new(far, session_of_server(&mesh));
         std::future::poll_fn(|cx| tls.poll_handshake(cx)).await.unwrap();
         TlsStream::new(tls, Ok(identity(WEB)), Alpn::Http1)
@@ -79,7 +79,7 @@ pub(super) fn session_of_server(mesh: &Mesh) -> crate::session::Session {
     crate::session::Session::Server(server)
 }
 
-/// Runs one end on a thread of its own, as two workloads of a process do.
+/// Runs one end on a thread of its own, as if two workloads shared a process.
 pub(super) fn elsewhere<T: Send + 'static, F: Future<Output = T>>(
     run: impl FnOnce() -> F + Send + 'static,
 ) -> oneshot::Receiver<T> {
@@ -91,7 +91,7 @@ pub(super) fn elsewhere<T: Send + 'static, F: Future<Output = T>>(
     result
 }
 
-/// A server on a thread of its own, which serves one connection.
+/// Runs a server on a thread of its own, which serves one connection.
 async fn with_server<T: Send + 'static, F: Future<Output = T>>(
     mesh: &Mesh,
     alpn: Alpn,
@@ -166,8 +166,8 @@ async fn writes_and_reads_of_any_size_fit_together() {
     }
 }
 
-/// The server takes the pipe with its handshake, which ends after the client's: what the client sends at once goes
-/// through TLS.
+/// The server takes the pipe when its handshake ends, which is after the client's handshake. So bytes that the client
+/// sends at once go through TLS.
 #[tokio::test]
 async fn a_client_that_sends_and_closes_before_the_server_has_the_pipe_is_heard_and_answered() {
     let serve = |mut stream: TlsStream| async move {
@@ -250,7 +250,7 @@ async fn two_relays_over_memory_end_one_by_one() {
     assert!(matches!(first.await.unwrap().ended, Ended::Closed));
 }
 
-/// The network resets the connection by a policy, or the kernel's probes find that the other machine is lost.
+/// The network resets the connection because of a policy, or the kernel's probes find that the other machine is lost.
 #[tokio::test]
 async fn the_end_of_the_connection_over_the_network_cuts_both_directions_under_load() {
     let serve = |mut stream: TlsStream| async move {
@@ -314,7 +314,7 @@ async fn a_revocation_ends_a_connection_in_memory_at_once_and_what_was_not_read_
 #[tokio::test]
 async fn what_a_direction_holds_is_charged_and_bounded() {
     let (mut client, mut server) = connected(Alpn::Opaque).await;
-    // A little room is kept for the next small message.
+    // Some room is kept for the next small message.
     let kept = budget::charged();
     assert!(kept <= 1024, "{kept}");
     let sent = pattern(1 << 20);
@@ -324,7 +324,7 @@ async fn what_a_direction_holds_is_charged_and_bounded() {
     assert!((64 * 1024..=64 * 1024 + kept).contains(&charged), "{charged}");
     let mut space = vec![0; 64 * 1024];
     server.read_exact(&mut space).await.unwrap();
-    // The writer's task settles its charge when it is polled.
+    // The writer's task reduces its charge when it is polled.
     let read = tokio::time::timeout(Duration::from_millis(50), client.read_u8());
     read.await.unwrap_err();
     assert!(budget::charged() <= kept);

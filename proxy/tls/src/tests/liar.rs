@@ -1,4 +1,4 @@
-//! A peer made of rustls alone: it accepts any certificate and presents any certificate.
+//! A peer that only uses rustls: it accepts any certificate and presents any certificate.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub(super) async fn connect(
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
-/// Presents a certificate and signs with another certificate's key.
+/// Presents one certificate, and signs with the key of another.
 #[derive(Debug)]
 struct Mismatched(Arc<rustls::sign::CertifiedKey>);
 
@@ -92,7 +92,7 @@ impl ResolvesClientCert for Mismatched {
     }
 }
 
-/// Connects as a client that presents a certificate without having its key.
+/// Connects as a client that presents a certificate and does not have its key.
 pub(super) async fn connect_without_key(
     tcp: TcpStream,
     chain: Vec<CertificateDer<'static>>,

@@ -1,4 +1,4 @@
-//! How much memory a waiting connection holds, measured by its worker's budget.
+//! Tests how much memory a waiting connection holds, according to its worker's budget.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-/// More than a few bytes need, and far less than a buffer.
+/// More than a few bytes take, and far less than a buffer.
 const FEW: usize = 64;
-/// A record that was read, and the plaintext of another.
+/// Room for one record that was read and for the plaintext of another.
 const MOST: usize = 40 * 1024;
 
-/// Runs on a thread of its own, since a budget belongs to its thread.
+/// Runs a test on a thread of its own, because a budget belongs to its thread.
 fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -23,8 +23,8 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     std::thread::spawn(run).join().unwrap();
 }
 
-/// A connection whose records the test forwards: the client, the socket behind it, the socket
-/// before the server, and the server.
+/// A connection whose records the test forwards: the client, the client's peer socket, the server's peer socket, and
+/// the server.
 pub(super) async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, TlsStream) {
     let (near, mut tap) = pair().await;
     let (mut other_tap, far) = pair().await;
@@ -45,7 +45,7 @@ pub(super) async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, Tls
     (client, tap, other_tap, server)
 }
 
-/// Reads what is available. `None` if the read would wait.
+/// Reads the bytes that are available. `None` if the read would have to wait.
 async fn read_now(stream: &mut TlsStream) -> Option<Vec<u8>> {
     let mut bytes = [0; 100];
     let mut space = ReadBuf::new(&mut bytes);
@@ -133,7 +133,7 @@ fn while_memory_is_short_a_slow_reader_leaves_little_behind() {
         let _others = Charge::new(MIN_BUDGET);
         let before = budget::charged();
         let sent: Vec<u8> = (0..40_000_u32).map(|n| (n >> 5) as u8).collect();
-        // The kernel accepts that much without a reader.
+        // The kernel accepts this many bytes although nobody reads them.
         client.write_all(&sent).await.unwrap();
         let mut received = Vec::new();
         let mut few = [0; 1000];

@@ -1,5 +1,4 @@
-//! Acceptors for which an identity is optional: a client that does not prove one is accepted
-//! without.
+//! Tests acceptors for which an identity is optional: a client that does not prove an identity is accepted without one.
 
 use rcgen::ExtendedKeyUsagePurpose::ServerAuth;
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -8,7 +7,7 @@ use super::ca::Leaf;
 use super::certificates::{Presented, lies};
 use super::*;
 
-/// Why the acceptor finds no identity for a client that presents this. Its bytes arrive
+/// Why the acceptor finds no identity for a client that presents this certificate. The client's bytes arrive
 /// nevertheless.
 async fn unproven(mesh: &Mesh, certificate: Option<Presented>) -> &'static str {
     let (near, far) = pair().await;
@@ -96,7 +95,7 @@ async fn an_identity_ends_with_its_certificate_in_a_resumed_session_too() {
     let mesh = Mesh::new();
     let end_of_year = Duration::from_secs(199 * 86_400 + 86_400 - 3_600);
     mesh.clock.advance(end_of_year);
-    // The server's own certificate stays valid, so that the client has no reason to refuse it.
+    // The server's own certificate stays valid, so the client has no reason to refuse it.
     let (chain, key) = mesh.ca.issue(&Leaf { years: (2030, 2032), ..Leaf::of(CART) });
     let credentials = Credentials::from_der(chain, key, vec![mesh.ca.root.clone()]).unwrap();
     let clock = std::sync::Arc::new(mesh.clock.clone());

@@ -1,5 +1,4 @@
-//! TLS with servers outside of the mesh: which certificates the proxy accepts, and which protocol
-//! is agreed.
+//! Tests TLS with servers outside of the mesh: which certificates the proxy accepts, and on which protocol both agree.
 
 use std::sync::Arc;
 
@@ -17,10 +16,10 @@ use crate::*;
 
 /// The certificate and the settings of a server.
 struct Server {
-    /// DNS names of its certificate.
+    /// The DNS names in the server's certificate.
     names: Vec<&'static str>,
     uri: Option<&'static str>,
-    /// The first and the last year in which it is valid.
+    /// The first and the last year in which the certificate is valid.
     years: (i32, i32),
     alpn: Vec<&'static str>,
     version: &'static rustls::SupportedProtocolVersion,
@@ -64,8 +63,8 @@ fn policy(roots: Roots, hostname: &str, names: &[SubjectName]) -> Origination {
     Origination { source, hostname: hostname.into(), roots, names: names.into() }
 }
 
-/// Connects and exchanges a few bytes. Returns the name that the server received, the agreed
-/// protocol and the reply; or why it failed.
+/// Connects and exchanges a few bytes. Returns the name that the server received, the protocol on which both agreed,
+/// and the reply; or why it failed.
 async fn asks(
     config: Arc<ServerConfig>,
     how: &Origination,
@@ -114,7 +113,7 @@ async fn a_server_is_asked_for_by_name_and_checked_by_authority_name_and_time() 
     assert_eq!(outcome(&other, plain).await, "external-wrong-name");
     let wild = Server { names: vec!["*.example.com"], ..Server::default() };
     assert_eq!(outcome(&wild, plain).await, "api.example.com hey");
-    // The names in the policy are checked instead of the host name.
+    // The names in the policy are checked, and the host name is not.
     let named =
         |roots| policy(roots, "api.example.com", &[host("x.test"), host("www.example.com")]);
     assert_eq!(outcome(&other, named).await, "api.example.com hey");

@@ -1,4 +1,4 @@
-//! Connections end with the certificate of the peer, unless the peer presents the next one.
+//! Tests that connections end with the certificate of the peer, unless the peer presents its next certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{Acceptor, Alpn, ClientIdentity, Credentials, HandshakeError, TlsConf
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A certificate until the end of the given year.
+/// Credentials with a certificate that is valid until the end of the given year.
 fn until(ca: &Ca, uri: &'static str, year: i32, clock: &Clock) -> TlsConfigs {
     let (chain, key) = ca.issue(&Leaf { years: (2030, year + 1), ..Leaf::of(uri) });
     let credentials = Credentials::from_der(chain, key, vec![ca.root.clone()]).unwrap();
@@ -32,7 +32,7 @@ impl Mesh {
         self.cart.current().unwrap().end_expired(renewals)
     }
 
-    /// One renewal, and at how many connections the client and the server have taken it.
+    /// Performs one renewal. Returns at how many connections the client and the server have recorded it.
     async fn renew(&self, due: &RenewalDue) -> (Result<u64, HandshakeError>, u64) {
         let mut renewed = self.acceptor.renewed();
         let (near, far) = pair().await;
@@ -85,7 +85,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 0);
     echo(&mut client, &mut server).await;
-    // The server's ends with 2031. Its end does not wait for that of the client's.
+    // The server's certificate expires at the end of 2031. Its connections end then, whenever the client's certificate
+    // expires.
     mesh.clock.advance(300 * DAY);
     assert_eq!(mesh.ended(), 1);
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
@@ -93,8 +94,8 @@ async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
     assert_eq!(shown.validity(), None);
 }
 
-/// A proxy process that drained was not told of renewals, which reach the next process, and so it cut streams whose
-/// certificates were renewed.
+/// Regression: a proxy process that drained did not learn of renewals, which reach the next process, and cut streams
+/// whose certificates had been renewed.
 #[tokio::test]
 async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_another_process() {
     let mesh = Mesh::new();
@@ -114,7 +115,7 @@ async fn a_connection_outlives_the_certificate_of_a_client_that_renews_it_at_ano
     mesh.clock.advance(201 * DAY);
     assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 0);
     echo(&mut client, &mut server).await;
-    // The client's end is renewed in this process, so it still ends with the server's certificate.
+    // The client's end is renewed in this process, so it still ends when the server's certificate expires.
     mesh.clock.advance(2 * 366 * DAY);
     assert_eq!(mesh.ended_where(RenewalsArrive::Elsewhere), 1);
     assert!(is_cut(&mut client).await && is_cut(&mut server).await);
@@ -140,11 +141,11 @@ async fn what_another_identity_names_is_not_renewed() {
     mesh.cart.set(until(&mesh.ca, CART, 2032, &mesh.clock));
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
     let due = mesh.due();
-    // A workload that has the binding of another workload's connection presents its own certificate.
+    // A workload that knows the binding of another workload's connection presents its own certificate.
     mesh.web.set(until(&mesh.ca, "spiffe://cluster.local/ns/shop/sa/thief", 2032, &mesh.clock));
     let (_, at_server) = mesh.renew(&due[0]).await;
     assert_eq!(at_server, 0);
-    // A workload that has the identity, but not the connection, does not have the binding.
+    // A workload that has the identity, but not the connection, does not know the binding.
     mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
     let guessed =
         RenewalDue { server: due[0].server, identity: identity(CART), bindings: vec![[7; 16]] };

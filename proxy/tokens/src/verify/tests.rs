@@ -1,4 +1,4 @@
-//! Tokens as issuers make them, and as attackers do.
+//! Tokens of issuers, and tokens of attackers.
 
 use std::sync::LazyLock;
 
@@ -12,7 +12,7 @@ use leno_types::tokens::ClaimMatch;
 
 use super::*;
 
-/// The time of all tests.
+/// The time that it is in all tests.
 pub(crate) const NOW: u64 = 950;
 
 static KEY: LazyLock<EcdsaKeyPair> =
@@ -47,7 +47,7 @@ fn es256(text: &[u8]) -> Vec<u8> {
     KEY.sign(&SystemRandom::new(), text).unwrap().as_ref().to_vec()
 }
 
-/// A token of the key `one`.
+/// A token that is signed with the key `one`.
 pub(crate) fn token(payload: &str) -> String {
     signed(r#"{"alg":"ES256","kid":"one"}"#, payload, es256)
 }
@@ -113,7 +113,7 @@ fn a_token_chooses_no_algorithm_that_its_key_is_not_for() {
     for (header, sign) in [
         (r#"{"alg":"none"}"#, Box::new(|_: &[u8]| Vec::new()) as Box<dyn Fn(&[u8]) -> Vec<u8>>),
         (r#"{"alg":"None","kid":"one"}"#, Box::new(|_: &[u8]| Vec::new())),
-        // The public key as a shared secret.
+        // The public key, used as a shared secret.
         (r#"{"alg":"HS256","kid":"one"}"#, Box::new(hmac)),
         (r#"{"alg":"ES384","kid":"one"}"#, Box::new(es256)),
         (r#"{"alg":"es256","kid":"one"}"#, Box::new(es256)),
@@ -130,7 +130,7 @@ fn only_the_keys_of_the_issuer_count() {
     let stranger = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
     let by_stranger =
         |text: &[u8]| stranger.sign(&SystemRandom::new(), text).unwrap().as_ref().to_vec();
-    // A key that the token brings along has no effect.
+    // A key inside the token has no effect.
     let own = r#"{"alg":"ES256","jwk":{"kty":"EC"},"jku":"https://evil","kid":"one"}"#;
     for header in [r#"{"alg":"ES256"}"#, r#"{"alg":"ES256","kid":"one"}"#, own] {
         let error = result(&signed(header, GOOD, by_stranger), &issuer()).unwrap_err();
@@ -139,11 +139,11 @@ fn only_the_keys_of_the_issuer_count() {
     let unknown = signed(r#"{"alg":"ES256","kid":"two"}"#, GOOD, es256);
     assert_eq!(result(&unknown, &issuer()).unwrap_err(), TokenError::Key(0));
     assert!(result(&signed(r#"{"alg":"ES256"}"#, GOOD, es256), &issuer()).is_ok());
-    // A signature in DER, or none.
+    // A signature in DER instead of the raw form, and a missing signature.
     let good = token(GOOD);
     let (text, _) = good.rsplit_once('.').unwrap();
     assert_eq!(result(&format!("{text}."), &issuer()).unwrap_err(), TokenError::Signature);
-    // Another payload under the same signature.
+    // Another payload with the same signature.
     let parts: Vec<&str> = good.split('.').collect();
     let forged = GOOD.replace("ann", "root");
     let forged = format!("{}.{}.{}", parts[0], encoded(&forged), parts[2]);

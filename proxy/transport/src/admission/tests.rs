@@ -4,7 +4,7 @@ fn address(last: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, last])
 }
 
-/// Admits inbound connections of one address, undecided, until `count`.
+/// Admits undecided connections of one address until `count` connections are open.
 fn knock(admission: &Arc<Admission>, source: u8, count: usize) -> Vec<Admitted> {
     (0..count).map(|_| admission.inbound(address(source)).0).collect()
 }
@@ -19,7 +19,7 @@ fn silent_clients_of_one_address_displace_each_other_only() {
     let admission = Admission::new(80, Directions::Both);
     let peer = admission.inbound(address(1)).0;
     let strangers = knock(&admission, 9, 100);
-    // Ten places: that of the peer, which connected first, and those of the last nine strangers.
+    // These are ten places: that of the peer, which connected first, and those of the last nine strangers.
     assert_eq!(admission.connections(), 10);
     assert!(is_undecided(&admission, &peer));
     let left = strangers.iter().map(|stranger| is_undecided(&admission, stranger));
@@ -117,11 +117,11 @@ fn one_proven_client_leaves_room_for_others() {
             admitted.prove(Some(&identity)).map(|()| admitted)
         };
         let serve_unproven = || admission.inbound(address(9)).0.serve_unproven();
-        // From many replicas.
+        // One identity, from many addresses.
         let of_one: Vec<_> = (0..).take(most).map(|from| prove(from, "a").unwrap()).collect();
         assert_eq!(prove(100, "a").unwrap_err(), Refusal::Source);
         assert_eq!(serve_unproven().unwrap_err(), Refusal::Unproven, "the rest is for others");
-        // From the addresses of the first client.
+        // Other identities, from the addresses of the first one.
         let of_others: Vec<_> = (most..in_all).map(|_| prove(0, "b").unwrap()).collect();
         assert_eq!(prove(0, "c").unwrap_err(), Refusal::Limit);
         assert_eq!(admission.connections(), in_all);
@@ -145,7 +145,7 @@ fn one_proven_client_leaves_room_for_others_when_all_other_places_are_taken() {
     drop((own, of_one, other));
 }
 
-/// A guest admits connections on the thread of another workload.
+/// A guest admits connections on the thread of another workload, and shares the limits with it.
 #[test]
 fn threads_that_share_an_admission_have_its_bounds_together() {
     let admission = Admission::new(80, Directions::Inbound);

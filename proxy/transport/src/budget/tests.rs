@@ -1,4 +1,4 @@
-//! Each test uses its own threads, because an account belongs to its thread.
+//! Each test uses threads of its own, because an account belongs to its thread.
 
 use std::sync::Barrier;
 use std::thread;
@@ -184,8 +184,8 @@ fn a_thread_that_leaves_returns_all_its_grants() {
 }
 
 proptest! {
-    /// Whatever two workloads do at once, exactly the bytes beyond their own parts come from the pool, and never more
-    /// than it has.
+    /// Whatever two workloads do at the same time, exactly the bytes beyond their own parts come from the pool, and
+    /// never more than it has.
     #[test]
     fn the_pool_lends_what_exceeds_the_own_parts(
         steps in proptest::collection::vec((any::<bool>(), 1..3_000_000usize), 1..60),
@@ -217,7 +217,7 @@ proptest! {
         prop_assert_eq!(budgets.map(granted), [0, 0]);
     }
 
-    /// The grants cover the charges as far as the budget permits, never exceed it, and are returned.
+    /// Grants cover the charges as far as the budget permits, never exceed the budget, and are returned.
     #[test]
     fn grants_follow_charges(steps in proptest::collection::vec((any::<bool>(), 1..600_000usize), 1..200)) {
         let budget = Budget::new(MIN_BUDGET);

@@ -1,10 +1,10 @@
 //! The protocol of a connection, by the bytes that its client has sent.
 
-/// The most bytes that are examined. A longer request line counts as HTTP/1, and the limits of the HTTP/1 parser then
-/// reject it.
+/// How many bytes are examined. A longer request line counts as HTTP/1, and the limits of the HTTP/1 parser then reject
+/// it.
 pub(super) const MAX_DETECT: usize = 8 * 1024;
 
-/// The longest method name: the longest registered one (`UPDATEREDIRECTREF`) has 17 letters.
+/// The longest method name that is recognised. The longest registered name (`UPDATEREDIRECTREF`) has 17 letters.
 const MAX_METHOD: usize = 24;
 
 /// Some clients send one empty line too many after a body. It comes before the next request line (RFC 9112 section
@@ -13,17 +13,17 @@ const EMPTY_LINE: &[u8] = b"\r\n";
 /// The connection preface of HTTP/2 (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Length of a frame's header (RFC 9113 section 4.1), and of one setting (section 6.5.1).
+/// The lengths of a frame's header (RFC 9113 section 4.1) and of one setting (section 6.5.1).
 const FRAME_HEADER: usize = 9;
 const SETTING: u32 = 6;
 
-/// The most settings of a server's first frame: nine are registered, and some send unknown ones.
+/// How many settings a server's first frame may have. Nine settings are registered, and some servers send unknown ones.
 const MAX_SETTINGS: u32 = 32;
 
-/// What follows the target of a request line.
+/// The text that follows the target in a request line.
 const VERSION: &[u8] = b"HTTP/1.";
 
-/// What the bytes are the beginning of.
+/// The protocol that the first bytes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detected {
     /// An HTTP/1.0 or HTTP/1.1 request.
@@ -38,7 +38,7 @@ pub(super) enum Detected {
     NeedMore,
 }
 
-/// Recognises the protocol by the first bytes that a client sent.
+/// Recognises the protocol by the first bytes that a client has sent.
 ///
 /// A decision never changes when more bytes follow. HTTP/1 is decided only when the version in the request line has
 /// arrived, because other text protocols also begin with upper-case words (`GET key` is a Redis inline command). Most
@@ -51,7 +51,7 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
         Some(0x16) => client_hello(bytes),
         Some(b'A'..=b'Z') => match starts(bytes, PREFACE) {
             Some(true) => Detected::Http2Preface,
-            // "PRI" may also begin the method of an HTTP/1 request, so both must be excluded.
+            // An HTTP/1 method may begin with "PRI", too, so both protocols must be excluded.
             None => Detected::NeedMore,
             Some(false) => request_line(bytes, undecided),
         },
@@ -64,14 +64,14 @@ pub(super) fn detect(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether the client has sent no more than a part of an empty line. Other protocols begin like this too: a finger
+/// Whether the client has sent no more than a part of an empty line. Other protocols also begin like this: a finger
 /// client asks for all users with an empty line (RFC 1288 section 2.3), and a person at a terminal presses Enter.
 pub(super) fn is_empty_line(bytes: &[u8]) -> bool {
     EMPTY_LINE.starts_with(bytes)
 }
 
-/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4). `None` while the bytes
-/// are a part of the preface. No HTTP/1 request begins with it.
+/// Whether a client speaks HTTP/2 with prior knowledge, which its preface shows (RFC 9113 section 3.4). `None` while
+/// the bytes are only a part of the preface. No HTTP/1 request begins with the preface.
 pub(super) fn is_preface(bytes: &[u8]) -> Option<bool> {
     starts(bytes, PREFACE)
 }
@@ -89,7 +89,7 @@ pub(super) fn is_server_preface(bytes: &[u8]) -> bool {
         && (kind, flags, stream) == (SETTINGS, 0, [0; 4])
 }
 
-/// Whether `bytes` begin with `whole`; `None` while they are a part of it.
+/// Whether `bytes` begin with `whole`; `None` while they are only the beginning of `whole`.
 fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     if bytes.len() < whole.len() && whole.starts_with(bytes) {
         return None;
@@ -97,7 +97,8 @@ fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     Some(bytes.starts_with(whole))
 }
 
-/// A TLS record (RFC 8446 section 5.1) of type handshake that begins with a ClientHello.
+/// Whether the bytes begin with a TLS record (RFC 8446 section 5.1) of type handshake that contains the beginning of a
+/// ClientHello.
 pub(super) fn client_hello(bytes: &[u8]) -> Detected {
     let good = |(at, byte): (usize, &u8)| match at {
         0 => *byte == 0x16,
@@ -116,8 +117,8 @@ pub(super) fn client_hello(bytes: &[u8]) -> Detected {
     }
 }
 
-/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), with the method in ASCII capitals, as all registered methods
-/// are. `undecided` is the result if the line continues behind these bytes.
+/// Recognises `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), where the method consists of ASCII capitals, as all
+/// registered methods do. `undecided` is the result if the line continues after these bytes.
 fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
     let Some((method, after)) = split_where(bytes, |byte| !in_method(byte)) else {
@@ -141,7 +142,7 @@ fn request_line(bytes: &[u8], undecided: Detected) -> Detected {
     }
 }
 
-/// Splits before the first byte for which `end` is true, if there is one.
+/// Splits before the first byte for which `end` returns true, if there is such a byte.
 fn split_where(bytes: &[u8], end: impl Fn(&u8) -> bool) -> Option<(&[u8], &[u8])> {
     bytes.iter().position(end).and_then(|at| bytes.split_at_checked(at))
 }
@@ -191,7 +192,7 @@ mod tests {
             (b"\x16\x03\x01", NeedMore),
             (b"\x16\x03\x01\x02\x00\x02", Opaque),
             (b"\x16\x03\x01\x00\x00\x01", Opaque),
-            // A ClientHello that is cut into records of one byte (RFC 8446 section 5.1).
+            // This ClientHello is cut into records of one byte (RFC 8446 section 5.1).
             (b"\x16\x03\x01\x00\x01\x01\x16\x03\x01", TlsClientHello),
             (b"\x16\x02", Opaque),
         ];

@@ -1,4 +1,4 @@
-//! Every prefix of the first bytes of clients, silence, either side as the first speaker, and each time limit.
+//! Tests every prefix of the first bytes of clients, silence, either side as the first to send, and each time limit.
 
 use super::*;
 use crate::hello::tests::whole as hello;
@@ -46,7 +46,7 @@ fn silence_lasts_until_its_limit_and_an_end_without_a_byte_decides() {
 
 #[test]
 fn every_prefix_of_a_request_of_http1() {
-    // After `GET /a?b=c HTTP/1.` the protocol is clear.
+    // The protocol is clear after `GET /a?b=c HTTP/1.`.
     let clear = REQUEST.windows(2).position(|at| at == b"1.").unwrap() + 2;
     for n in 1..=REQUEST.len() {
         let bytes = &REQUEST[..n];
@@ -60,7 +60,7 @@ fn every_prefix_of_a_request_of_http1() {
             assert_eq!(late(Protocol::Detect, bytes), Verdict::Undecided, "{n}");
             assert_eq!(ended(Protocol::Detect, bytes), Verdict::Opaque, "{n}");
         }
-        // If HTTP/1 is declared, everything but the preface of HTTP/2 counts as HTTP/1.
+        // If HTTP/1 is declared, all bytes except the preface of HTTP/2 count as HTTP/1.
         assert_eq!(at_once(Protocol::Http1, bytes), Verdict::Http1, "{n}");
         let waits = if n >= clear { Verdict::Http1 } else { Verdict::Wait(WAITS.protocol) };
         assert_eq!(at_once(Protocol::Http2, bytes), waits, "{n}");
@@ -68,7 +68,7 @@ fn every_prefix_of_a_request_of_http1() {
     }
 }
 
-/// RFC 9112 section 2.2. An empty line alone is not part of a request: other protocols begin with it too.
+/// RFC 9112 section 2.2. An empty line alone is not part of a request, because other protocols begin with it, too.
 #[test]
 fn one_empty_line_may_come_before_a_request_of_http1() {
     let request = [b"\r\n", REQUEST].concat();

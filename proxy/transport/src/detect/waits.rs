@@ -1,4 +1,4 @@
-//! How long each part of the beginning of a connection may take. All these times are here.
+//! The time limits for the beginning of a connection.
 
 use std::time::Duration;
 
@@ -20,53 +20,55 @@ use std::time::Duration;
 /// passed on as they are, except inbound, where they count as HTTP so that no policy for requests can be evaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// Longest silence before the client's first byte.
+    /// How long the client may be silent before its first byte.
     pub first_byte: Duration,
-    /// Longest time from the first byte until the protocol is clear.
+    /// How long after the first byte it may take until the protocol is clear.
     pub protocol: Duration,
-    /// Longest time from the first byte until a TLS ClientHello is whole.
+    /// How long after the first byte it may take until a TLS ClientHello is complete.
     pub hello: Duration,
 }
 
-/// Long enough for a lost segment to be sent again (after 200 ms at least, by the kernel's minimum), and short enough
-/// that a connection of an unknown protocol is delayed only for a moment, once.
+/// The time for the protocol to become clear. It is long enough for a lost segment to be sent again (after 200 ms at
+/// least, which is the kernel's minimum), and short enough that a connection of an unknown protocol is delayed only for
+/// a moment, once.
 const RETRANSMISSION: Duration = Duration::from_millis(500);
 
 impl Waits {
-    /// A service of undeclared protocol. A client that speaks first mostly sends together with the handshake or right
-    /// after it. If the server speaks first, it is delayed by this time, once.
+    /// For a service whose protocol is not declared. Most clients that send first do so together with the handshake or
+    /// right after it. If the server sends first, its first bytes are delayed by this time, once.
     pub const OUTBOUND: Self = Self::after(Duration::from_millis(5));
 
-    /// The same for a service whose server was the first to speak on an earlier connection.
+    /// For a service whose protocol is not declared, and whose server was the first to send on an earlier connection.
     pub const SERVER_FIRST: Self = Self::after(Duration::ZERO);
 
-    /// The proxy adds TLS for clients that do not use it. A client that uses TLS sends its ClientHello together with
-    /// the handshake or right after it.
+    /// For connections to which the proxy adds TLS if the client does not use it. A client that uses TLS sends its
+    /// ClientHello together with the handshake or right after it.
     pub const ORIGINATED: Self = Self::after(Duration::from_secs(1));
 
-    /// The route depends on what the client sends, so the proxy cannot connect to a server before. The client may take
-    /// as long as for a handshake.
+    /// For connections whose route depends on the bytes that the client sends, so that the proxy cannot connect to a
+    /// server before. The client may take as long as for a handshake.
     pub const BY_ROUTE: Self = Self::after(Duration::from_secs(10));
 
-    /// Policy refuses the connection, and requests should be answered with the reason. HTTP clients send together with
-    /// the handshake or right after it. Other clients wait for a server, which the proxy never connects to.
+    /// For connections that policy refuses, where requests should be answered with the reason. HTTP clients send
+    /// together with the handshake or right after it. Other clients wait for a server, to which the proxy never
+    /// connects.
     pub const DENIED: Self = Self::after(Duration::from_secs(1));
 
-    /// A connection to the workload. The client may be another proxy, and that may be busy.
+    /// For connections to the workload. The client may be another proxy, which may be busy.
     pub const INBOUND: Self = Self { first_byte: Duration::from_millis(10), ..Self::MESHED };
 
-    /// The same with mTLS disabled, so that the client is not another proxy.
+    /// For connections to the workload with mTLS disabled, so that the client is not another proxy.
     pub const INBOUND_DISABLED: Self = Self::after(Duration::from_millis(10));
 
-    /// The client is another proxy, which always speaks first.
+    /// For connections from another proxy, which always sends first.
     pub const MESHED: Self = Self {
         first_byte: Duration::from_secs(5),
         protocol: RETRANSMISSION,
         hello: Duration::from_secs(5),
     };
 
-    /// A port that is declared to carry HTTP. The limits are those of the HTTP engine for an idle connection and for a
-    /// head.
+    /// For a port that is declared to carry HTTP. The limits are those of the HTTP engine for an idle connection and
+    /// for a head.
     #[must_use]
     pub const fn declared_http(idle: Duration, head: Duration) -> Self {
         Self { first_byte: idle, protocol: head, hello: head }

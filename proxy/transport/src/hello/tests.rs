@@ -1,4 +1,4 @@
-//! Reads ClientHellos that these tests build, split in every way.
+//! Reads ClientHellos that these tests build and split in every way.
 
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ fn the_name_and_the_protocols_are_read() {
 fn a_hello_may_have_no_server_name() {
     let read = read(&records(&hello(&[]), MAX_RECORD));
     assert_eq!((read.server_name(), read.protocols().count()), (None, 0));
-    // RFC 5246 section 7.4.1.2: without the extensions' length altogether.
+    // In RFC 5246 section 7.4.1.2, even the length of the extensions may be missing.
     let mut old = hello(&[]);
     old.truncate(old.len() - 2);
     old[3] -= 2;
@@ -135,7 +135,7 @@ fn a_hello_that_is_too_long_is_unreadable() {
     assert_eq!(Hello::read(&bytes), Hello::Unreadable);
     bytes.truncate(7);
     assert_eq!(Hello::read(&bytes), Hello::NeedMore);
-    // With one byte in each record, the message is six times as long on the wire.
+    // With one byte in each record, the message is sent in six times as many bytes.
     let thin = records(&hello(&extension(21, &[0; 4000])), 1);
     assert_eq!(Hello::read(&thin), Hello::Unreadable);
 }

@@ -11,20 +11,22 @@ use super::pipe::{self, Pipe};
 use super::{Ended, Side};
 use crate::{Buffer, Io, budget};
 
-/// After this many bytes, a direction between plain sockets continues with `splice`. A pipe costs two descriptors and
-/// two more system calls for each piece, which is not worth it for small streams.
+/// After how many bytes a direction between plain sockets continues with `splice`. A pipe costs two descriptors and two
+/// more system calls for each piece, which is not worth it for small streams.
 const SPLICE_AFTER: u64 = 256 * 1024;
 
-/// Reads in one poll before other tasks run.
+/// How many reads are made in one poll before other tasks run.
 const MAX_READS_PER_POLL: u32 = 32;
 
-/// Bytes written in one poll before other tasks run, plus or minus one piece. It takes half a millisecond to a
-/// millisecond.
+/// How many bytes are written in one poll before other tasks run, plus or minus one piece. This takes half a
+/// millisecond to a millisecond.
 const MAX_BYTES_PER_POLL: u64 = 2 * 1024 * 1024;
 
-/// The most bytes read at a time while the budget is short.
+/// How many bytes are read at a time while memory is short.
 const READ_SHORT: usize = 4 * 1024;
 
+/// How a direction moves bytes.
+///
 /// ```text
 /// Copy ──over SPLICE_AFTER, both plain──► Splice      (Copy again where no pipe can be had)
 ///  └──────────── end read ───────────┬─────┘
@@ -40,7 +42,8 @@ enum State {
     Done,
 }
 
-/// One direction: the bytes that were read on one side and not yet written to the other, and how many were written.
+/// One direction: the bytes that were read on one side and not yet written to the other, and how many bytes were
+/// written.
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     state: State,
@@ -51,7 +54,7 @@ pub(super) struct Direction {
     moved: u64,
 }
 
-/// An error, by the end of the direction at which it occurred.
+/// An error, and whether it occurred where this direction reads or where it writes.
 #[derive(Debug)]
 pub(super) enum Failed {
     Reading(io::Error),
@@ -70,19 +73,19 @@ impl Failed {
 }
 
 impl Direction {
-    /// A direction whose first bytes were read already.
+    /// A direction whose first bytes were already read.
     pub(super) fn holding(bytes: Vec<u8>) -> Self {
         let held = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
         Self { held, ..Self::default() }
     }
 
-    /// Bytes written so far.
+    /// How many bytes were written so far.
     pub(super) fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Whether the source is not being read: it has ended, or the sink accepts no bytes. An error of the source is not
-    /// noticed during that time.
+    /// Whether the source is not being read, because it has ended or the sink accepts no bytes. During that time an
+    /// error of the source is not noticed.
     pub(super) fn is_deaf(&self) -> bool {
         let holds = self.held.is_some() || self.pipe.as_ref().is_some_and(|pipe| !pipe.is_empty());
         holds || matches!(self.state, State::Shutdown | State::Done)
@@ -170,7 +173,7 @@ impl Direction {
         Poll::Ready(Ok(()))
     }
 
-    /// Nothing to read: flushes bytes that TLS still buffers before waiting.
+    /// Called when there is nothing to read. Before it waits, it flushes the bytes that TLS still buffers.
     fn poll_flush<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -234,14 +237,14 @@ fn some(n: usize) -> io::Result<usize> {
     Ok(n)
 }
 
-/// Requests another poll, after the other tasks.
+/// Requests that the task is polled again after the other tasks.
 fn again<T>(cx: &Context<'_>) -> Poll<T> {
     cx.waker().wake_by_ref();
     Poll::Pending
 }
 
-/// The other side may have closed its connection before it is told of this end. This is not a failure: it had ended its
-/// own direction before, so nothing is lost.
+/// The other side may have closed its connection before this end is passed on to it. This is not a failure: it had
+/// ended its own direction before, so nothing is lost.
 fn end_of_shutdown(shut: io::Result<()>) -> io::Result<()> {
     match shut {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),

@@ -12,14 +12,13 @@ use tokio::net::TcpStream;
 
 use crate::budget::{self, Charge};
 
-/// The size of a pipe; bulk relays measured best with it.
+/// The size of a pipe, with which bulk relays were fastest in measurements.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// How many bytes are read into a pipe while the memory budget is short. They stay in the pipe until the other side
-/// reads them.
+/// How many bytes are read into a pipe while memory is short. They stay in the pipe until the other side reads them.
 const PIPE_BYTES_SHORT: usize = 16 * 1024;
 
-/// The most free pipes a worker keeps: 16 descriptors.
+/// How many free pipes a worker keeps, which take 16 descriptors.
 const MAX_FREE: usize = 8;
 
 thread_local! {
@@ -37,7 +36,7 @@ struct PipeEnds {
 pub(super) struct Pipe {
     ends: Option<PipeEnds>,
     held: usize,
-    /// The memory charge for bytes that stay in the pipe because the socket accepts none.
+    /// The charge for bytes that stay in the pipe because the socket accepts none.
     charge: Option<Charge>,
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn trim_pipes() {
     FREE.with_borrow_mut(|free| *free = Vec::new());
 }
 
-/// How many free pipes this thread has.
+/// The number of free pipes of this thread.
 #[cfg(test)]
 pub(super) fn free() -> usize {
     FREE.with_borrow(Vec::len)
@@ -152,7 +151,7 @@ fn moved(from: impl AsFd, to: impl AsFd, most: usize) -> io::Result<usize> {
     splice(from, None, to, None, most, flags).map_err(io::Error::from)
 }
 
-/// Whether the error means that the socket does not support splice, for example because it is in a sockmap.
+/// Whether the error means that the socket does not support `splice`, for example because it is in a sockmap.
 pub(super) fn is_unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS))
 }

@@ -1,4 +1,4 @@
-//! Two sockets on each side of a relay, over loopback.
+//! Tests a relay with two sockets on each side, over loopback.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -135,7 +135,7 @@ async fn large_streams_arrive_whole_both_ways_at_once() {
 #[tokio::test]
 async fn a_reader_that_stops_holds_the_writer_back() {
     let Chain { client, mut server, relay } = chain().await;
-    // More than the buffers of two connections hold in the kernel (net.ipv4.tcp_rmem, tcp_wmem).
+    // This is more than the kernel's buffers of two connections hold (net.ipv4.tcp_rmem, tcp_wmem).
     let sent = pattern(64 * 1024 * 1024);
     let bytes = sent.clone();
     let writer = tokio::spawn(async move {

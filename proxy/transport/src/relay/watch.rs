@@ -13,8 +13,9 @@ use super::{Ended, Side};
 use crate::Io;
 use crate::liveness::{SILENCE, is_unanswered};
 
-/// How often a side that is neither read nor written is checked for errors, and a side that gets bytes for
-/// acknowledgements. A relay also counts as long-lived after this time. Most relays end earlier and are never checked.
+/// How often a side that is neither read nor written is checked for errors, and a side to which bytes were sent is
+/// checked for acknowledgements. A relay also counts as long-lived after this time. Most relays end earlier and are
+/// never checked.
 const LOOK: Duration = SILENCE;
 
 /// The progress of a relay.
@@ -27,18 +28,18 @@ pub(super) struct RelayProgress {
 }
 
 pin_project_lite::pin_project! {
-    /// A timer that is evaluated only when it fires, so that moving bytes costs nothing extra.
+    /// A timer that is only evaluated when it fires, so that it costs nothing to move bytes.
     pub(super) struct Watch {
         idle: Duration,
         idle_until: Instant,
-        // Bytes moved when `idle_until` was set.
+        // How many bytes had moved when `idle_until` was set.
         moved: u64,
         // Whether a side was not being read at the last poll.
         deaf: bool,
         lasting: bool,
-        // Bytes moved at the last check of a long-lived relay.
+        // How many bytes had moved at the last check of a long-lived relay.
         looked: u64,
-        // The timer is set for the next check, not for the idle limit.
+        // Whether the timer is set for the next check, and not for the idle limit.
         looking: bool,
         #[pin]
         timer: Sleep,
@@ -92,7 +93,7 @@ impl Watch {
             if let Some((side, error)) = failed(a, b, seen.deaf) {
                 return Poll::Ready(Ended::Failed { side, error });
             }
-            // Bytes that have just been moved may still turn out to be lost.
+            // Bytes that were just moved may still be lost, so the next check comes soon.
             *this.looking = seen.deaf || *this.looked != seen.moved;
             *this.looked = seen.moved;
             let next = if *this.looking { now + LOOK } else { *this.idle_until };
@@ -107,7 +108,7 @@ fn failed<A: Io, B: Io>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
     of_a.or_else(|| error_of(b, deaf).map(|error| (Side::B, error)))
 }
 
-/// Why the connection is broken, if it is. A socket that is read and written reports its errors there.
+/// Why the connection is broken, if it is. A socket that is read and written reports its errors when it is used.
 fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
     let socket = stream.socket()?;
     let error = if deaf { socket.take_error().unwrap_or_else(Some) } else { None };
@@ -116,7 +117,7 @@ fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
 
 fn keep_alive(stream: &impl Io) {
     if let Some(socket) = stream.socket() {
-        // Fails only if the connection is closed, which the relay notices by itself.
+        // This only fails if the connection is closed, which the relay notices by itself.
         let _gone = SockRef::from(socket).set_tcp_keepalive(&leno_sockets::PROBING);
     }
 }

@@ -8,10 +8,10 @@ use tokio::task::LocalSet;
 use super::*;
 use crate::destroyed::follow_destroyed;
 
-/// Longest wait for a proof that must come.
+/// How long to wait for a proof that must come.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A blocking listener on the address.
+/// A blocking listener on this address.
 fn listener(address: &str) -> TcpListener {
     TcpListener::bind(address).unwrap()
 }
@@ -43,7 +43,7 @@ async fn used(listener: &TcpListener) -> (Counted, StdStream) {
     (own, other)
 }
 
-/// Runs a test on a thread where the destroyed sockets of the kernel are followed.
+/// Runs a test on a thread that gets the kernel's messages about destroyed sockets.
 async fn followed<T>(test: impl AsyncFn() -> T) -> T {
     let run = async || {
         follow_destroyed().unwrap();
@@ -52,12 +52,12 @@ async fn followed<T>(test: impl AsyncFn() -> T) -> T {
     LocalSet::new().run_until(run()).await
 }
 
-/// Waits until bytes have arrived at a socket.
+/// Waits until bytes have arrived at this socket.
 fn has_come(other: &StdStream) {
     assert_eq!(other.peek(&mut [0]).unwrap(), 1);
 }
 
-/// Closes a socket with a reset, as an application can do even after it has read everything.
+/// Closes a socket with a reset. An application can do this even after it has read all bytes.
 fn abort(other: StdStream) {
     SockRef::from(&other).set_linger(Some(Duration::ZERO)).unwrap();
 }
@@ -81,7 +81,7 @@ async fn a_reset_proves_nothing_if_destroyed_sockets_are_not_followed() {
     assert!(!own.never_read().await);
 }
 
-/// The name of a way to close a socket, the code that reads and closes, and whether the request was never read.
+/// A way to close a socket: its name, the code that reads and closes, and whether it leaves the request unread.
 type Close = (&'static str, fn(StdStream), bool);
 
 const CLOSES: [Close; 3] = [
@@ -132,8 +132,8 @@ async fn a_first_request_is_proven_unread_if_the_accepted_connection_is_closed_b
     .await;
 }
 
-/// The kernel clears its counts of such a socket, and they are the same as those of a socket that was aborted after
-/// everything was read.
+/// The kernel resets such a connection with cleared counts, which are the same as those of a socket that was aborted
+/// after everything was read.
 #[tokio::test]
 async fn a_reset_by_a_closed_listener_proves_nothing() {
     followed(async || {
@@ -235,7 +235,7 @@ async fn a_connection_that_its_listener_resets_is_not_accepted() {
 async fn there_is_no_wait_for_a_connection_that_is_accepted_with_its_first_bytes() {
     let listener = listener("127.0.0.1:0");
     let seconds: libc::c_int = 5;
-    // SAFETY: the option takes one int, to which the pointer is valid for the call.
+    // SAFETY: the option takes one int, and the pointer to it is valid for the call.
     let set = unsafe {
         let (of, size) = (libc::TCP_DEFER_ACCEPT, size_of_val(&seconds) as libc::socklen_t);
         libc::setsockopt(

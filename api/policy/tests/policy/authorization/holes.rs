@@ -1,4 +1,4 @@
-//! Holes that other meshes had, each in a test of its name.
+//! Vulnerabilities of other meshes: a test for each.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn is_permitted(decision: AuthorizationDecision) -> bool {
     matches!(decision, AuthorizationDecision::Permitted(_))
 }
 
-/// Istio made expressions of names, so that a dot matched any character.
+/// Istio turned names into regular expressions, so that a dot matched any character.
 #[test]
 fn cve_2026_39350_names_are_no_patterns() {
     let texts = |list: &[&str]| list.iter().map(|one| Arc::from(*one)).collect();
@@ -119,7 +119,7 @@ fn istio_61211_an_account_of_the_same_name_elsewhere_is_another_client() {
     }
 }
 
-/// Istio compared hosts with their case, which servers do not.
+/// Istio compared hosts case-sensitively, which servers do not.
 #[test]
 fn cve_2021_39155_hosts_have_no_case() {
     let to = RequestMatch { hosts: vec!["admin.example.com".into()], ..RequestMatch::default() };
@@ -129,7 +129,7 @@ fn cve_2021_39155_hosts_have_no_case() {
     }
 }
 
-/// Envoy saw the first of several lines of a header.
+/// Envoy only checked the first of several lines of a header.
 #[test]
 fn cve_2020_25017_every_line_of_a_header_counts() {
     let role = HeaderMatch { name: "x-role".into(), values: vec!["admin".into()] };

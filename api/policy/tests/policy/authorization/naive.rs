@@ -1,4 +1,4 @@
-//! Evaluates policies as their documentation reads, without any table.
+//! Evaluates policies in the way in which their documentation describes it, without a table.
 
 use leno_policy::authorization::{ConnectionView, OtherAddresses, ServerNameView};
 use leno_types::Identity;
@@ -10,23 +10,23 @@ use leno_types::authorization::{
 
 use super::Request;
 
-/// What the policies say.
+/// The expected results.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     /// The deny policies that match.
     pub(crate) denied: Vec<String>,
-    /// The path is ambiguous, and decides.
+    /// Whether the path is ambiguous, and this denies the request.
     pub(crate) is_path_denied: bool,
     /// The allow policies that match.
     pub(crate) allowed: Vec<String>,
     pub(crate) audited: Vec<String>,
-    /// The external policies that match a connection of bytes.
+    /// The external policies that match a connection that is relayed as bytes.
     pub(crate) external: Vec<String>,
     /// Why the request is denied although no deny policy matches.
     pub(crate) refused: Option<&'static str>,
 }
 
-/// A truth value where some facts are not known.
+/// A truth value that may be unknown, because some facts are unknown.
 #[derive(Clone, Copy, PartialEq)]
 enum Truth {
     Yes,
@@ -69,8 +69,8 @@ pub(crate) fn request(
         }
     };
     let mut expected = evaluate(authorization, namespace, client, truth);
-    // An ambiguous path is refused if a policy that matches the client depends on paths, whatever
-    // else it requires.
+    // An ambiguous path is refused if a policy that matches the client depends on paths, whatever other conditions it
+    // has.
     let depends = |action: Action| {
         of_client(authorization, client, action).any(|(_, to)| !to.paths.is_empty())
     };
@@ -79,7 +79,7 @@ pub(crate) fn request(
     let decides =
         depends(Action::Deny) || depends(Action::External) || depends(Action::Allow) && !all;
     expected.is_path_denied = path.is_none() && decides && expected.denied.is_empty();
-    // The caller is told of both alike.
+    // The table reports audit and external policies in the same way.
     expected.audited.append(&mut expected.external);
     expected.audited.sort();
     expected
@@ -115,7 +115,7 @@ pub(crate) fn opaque(
     evaluate(authorization, namespace, client, truth)
 }
 
-/// Whether a policy of the port sets a header, so that no client does, in any spelling.
+/// Whether a policy of the port sets a header, in any spelling, so that clients cannot set it.
 fn is_set_by_a_policy(authorization: &Authorization, port: u16, name: &str) -> bool {
     let variable = |name: &str| name.to_ascii_uppercase().replace(['-', '.'], "_");
     authorization.policies.iter().any(|policy| {
@@ -178,12 +178,12 @@ fn evaluate(
     expected
 }
 
-/// What may be so is audited. Denials by what may be so have a reason of their own.
+/// Whether an action is taken for an uncertain match. An audit is; a denial then has another reason.
 fn is_taken(action: Action, truth: Truth) -> bool {
     truth == Truth::Yes || action == Action::Audit && truth == Truth::Perhaps
 }
 
-/// The conditions of the rules that match a client, of one action and for its port.
+/// The conditions of all rules with this action that match a client and its port.
 fn of_client<'a>(
     authorization: &'a Authorization,
     client: &ConnectionView<'a>,
@@ -246,7 +246,7 @@ fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> 
         && is_of_time(&one.certificate, client, action)
 }
 
-/// Whether the client's certificate is of this time.
+/// Whether the client's certificate has the required age and remaining validity.
 fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>, action: Action) -> bool {
     let CertificateMatch { max_age, min_age, min_left, max_left } = wanted;
     if [max_age, min_age, min_left, max_left].iter().all(|limit| limit.is_none()) {
@@ -268,7 +268,7 @@ fn is_of_time(wanted: &CertificateMatch, client: &ConnectionView<'_>, action: Ac
         && (limit(min_left, 0)..=limit(max_left, i128::MAX)).contains(&left)
 }
 
-/// Whether an action is taken on doubt.
+/// Whether the action is also taken for an uncertain match.
 fn is_closing(action: Action) -> bool {
     matches!(action, Action::Deny | Action::External)
 }
@@ -342,7 +342,7 @@ fn is_header(
     }
 }
 
-/// The path as the application reads it; `None` if servers that read paths so differ.
+/// The path as the application reads it; `None` if servers with this reading differ.
 fn canonical(path: &str, reading: PathReading) -> Option<String> {
     if path == "*" {
         return Some(path.to_owned());
@@ -371,7 +371,7 @@ fn canonical(path: &str, reading: PathReading) -> Option<String> {
     if !reading.resolves_dots || has_escaped_slash || has_escaped_dot {
         return None;
     }
-    // In both orders, and with an end of dots as all take it: at the root.
+    // In both orders of the steps. An end of dots is only unambiguous at the root.
     let (first, second) = (resolved(&merged(&read))?, merged(&resolved(&read)?));
     let ends_in_dots = read.rsplit('/').next().is_some_and(is_dots);
     (first == second && !(ends_in_dots && first != "/")).then_some(first)
@@ -385,7 +385,7 @@ fn merged(path: &str) -> String {
     read
 }
 
-/// As RFC 3986 resolves it, but for what leads above the root.
+/// Resolves dots as RFC 3986 does, but fails if they lead above the root.
 fn resolved(path: &str) -> Option<String> {
     let mut kept = Vec::new();
     for segment in path.split('/').skip(1) {

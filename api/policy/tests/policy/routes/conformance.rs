@@ -9,7 +9,7 @@ fn check(table: &leno_policy::RouteTable, cases: &[(&str, &str)]) {
     }
 }
 
-/// HTTPRouteMatching, MeshHTTPRouteMatching.
+/// The suite's tests HTTPRouteMatching and MeshHTTPRouteMatching.
 #[test]
 fn http_route_matching() {
     let rules = vec![rule(&["/", "version=one"], "v1"), rule(&["/v2", "version=two"], "v2")];
@@ -27,7 +27,7 @@ fn http_route_matching() {
     check(&table(vec![route("matching", rules)]), &cases);
 }
 
-/// HTTPRouteMatchingAcrossRoutes.
+/// The suite's test HTTPRouteMatchingAcrossRoutes.
 #[test]
 fn http_route_matching_across_routes() {
     let one = route("part1", vec![rule(&["/", "version=one"], "v1")]);
@@ -43,7 +43,7 @@ fn http_route_matching_across_routes() {
     check(&table(vec![one, two]), &cases);
 }
 
-/// HTTPRouteExactPathMatching, MeshTrafficSplit.
+/// The suite's tests HTTPRouteExactPathMatching and MeshTrafficSplit.
 #[test]
 fn http_route_exact_path_matching() {
     let rules = vec![rule(&["=/one"], "v1"), rule(&["=/two"], "v2")];
@@ -58,7 +58,7 @@ fn http_route_exact_path_matching() {
     check(&table(vec![route("exact", rules)]), &cases);
 }
 
-/// HTTPRoutePathMatchOrder.
+/// The suite's test HTTPRoutePathMatchOrder.
 #[test]
 fn http_route_path_match_order() {
     let rules = vec![
@@ -80,7 +80,7 @@ fn http_route_path_match_order() {
     check(&table(vec![route("order", rules)]), &cases);
 }
 
-/// HTTPRouteHeaderMatching.
+/// The suite's test HTTPRouteHeaderMatching.
 #[test]
 fn http_route_header_matching() {
     let rules = vec![
@@ -106,7 +106,7 @@ fn http_route_header_matching() {
     check(&table(vec![route("headers", rules)]), &cases);
 }
 
-/// HTTPRouteMethodMatching.
+/// The suite's test HTTPRouteMethodMatching.
 #[test]
 fn http_route_method_matching() {
     let rules = vec![
@@ -137,7 +137,7 @@ fn http_route_method_matching() {
     check(&table(vec![route("methods", rules)]), &cases);
 }
 
-/// HTTPRouteQueryParamMatching, MeshHTTPRouteQueryParamMatching.
+/// The suite's tests HTTPRouteQueryParamMatching and MeshHTTPRouteQueryParamMatching.
 #[test]
 fn http_route_query_param_matching() {
     let rules = vec![

@@ -1,4 +1,4 @@
-//! HTTPRouteCORS: the headers that a browser receives.
+//! Tests the headers that a browser receives, as the Gateway API's conformance test HTTPRouteCORS does.
 
 use leno_policy::cors::{actual, is_preflight, preflight};
 use leno_types::routes::Cors;

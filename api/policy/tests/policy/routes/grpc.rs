@@ -1,4 +1,4 @@
-//! `GRPCRoute`: matching by method and metadata.
+//! Tests `GRPCRoute`: matching by method and metadata.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use leno_types::routes::{PathMatch, Route, RouteKind, RouteMatch, RouteRule, Tex
 
 use super::support::{backend, goes, matched, route, rule, table};
 
-/// `Service/Method`, each of them `*` for any or `~pattern`; then headers.
+/// Parses `Service/Method` and headers after it. Service and method may each be `*` for any, or `~pattern`.
 fn call(text: &str) -> RouteMatch {
     let (path, rest) = text.split_once(' ').unwrap_or((text, ""));
     let (service, method) = path.split_once('/').expect("Service/Method");
@@ -29,7 +29,7 @@ fn grpc(name: &str, rules: Vec<RouteRule>) -> Route {
     Route { kind: RouteKind::Grpc, ..route(name, rules) }
 }
 
-/// GRPCExactMethodMatching.
+/// The Gateway API's conformance test GRPCExactMethodMatching.
 #[test]
 fn grpc_exact_method_matching() {
     let rules = vec![to(&["echo.GrpcEcho/Echo"], "v1"), to(&["echo.GrpcEcho/EchoTwo"], "v2")];
@@ -47,7 +47,7 @@ fn grpc_exact_method_matching() {
     }
 }
 
-/// GRPCRouteHeaderMatching.
+/// The Gateway API's conformance test GRPCRouteHeaderMatching.
 #[test]
 fn grpc_route_header_matching() {
     let rules = vec![

@@ -1,4 +1,4 @@
-//! Properties of every table and every request.
+//! Tests properties that hold for every table and every request.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -68,7 +68,8 @@ fn request() -> impl Strategy<Value = TestRequest> {
     (method, path, query, headers).prop_map(|(m, p, q, h)| sent(&format!("{m} {p}{q}{h}")))
 }
 
-/// The specification as a reference implementation: of all matches that hold, the first by rank.
+/// A reference implementation of the specification: of all matches that a request fulfils, the first in the order of
+/// precedence.
 fn by_the_book(routes: &[Arc<Route>], request: &TestRequest) -> Option<(String, usize)> {
     let mut held = Vec::new();
     for route in routes {
@@ -156,7 +157,7 @@ proptest! {
     }
 }
 
-/// A random generator with known statistics (splitmix64), so that counts are the same in every run.
+/// A random number generator whose statistics are known (splitmix64). It gives the same counts in every run.
 struct Random(u64);
 
 impl Random {
@@ -169,7 +170,7 @@ impl Random {
     }
 }
 
-/// Enough rules on one path that they are looked up by header instead of one by one.
+/// There are so many rules with one path that they are looked up by header and not tried one by one.
 #[test]
 fn many_rules_of_one_path_keep_their_order() {
     const OF_PATH: [&str; 12] = [
@@ -209,7 +210,7 @@ fn many_rules_of_one_path_keep_their_order() {
     }
 }
 
-/// Weights over 100,000 picks: within four standard deviations of the binomial distribution.
+/// In 100,000 choices, each weight is kept within four standard deviations of the binomial distribution.
 #[test]
 fn weights_are_kept() {
     const PICKS: u32 = 100_000;
@@ -233,7 +234,7 @@ fn weights_are_kept() {
     assert_eq!(Weights::new([0, 0].into_iter()).pick(7), None);
 }
 
-/// HTTPRouteRequestPercentageMirror: shares over 100,000 requests.
+/// Shares over 100,000 requests, as in the conformance test HTTPRouteRequestPercentageMirror.
 #[test]
 fn parts_are_kept() {
     for (numerator, denominator) in [(0, 100), (20, 100), (100, 100), (1, 3), (35, 1000)] {
@@ -246,7 +247,7 @@ fn parts_are_kept() {
     }
 }
 
-/// HTTPRouteWeight, MeshHTTPRouteWeight, MeshGRPCRouteWeight, through the table.
+/// Weights of a table's rule, as in the conformance tests HTTPRouteWeight, MeshHTTPRouteWeight and MeshGRPCRouteWeight.
 #[test]
 fn a_rule_chooses_by_weight() {
     let rule = RouteRule {
@@ -265,7 +266,7 @@ fn a_rule_chooses_by_weight() {
     assert_eq!(goes(&table, "GET /"), "v1");
 }
 
-/// A path of slashes alone costs no more than the deepest prefix requires.
+/// A path that only consists of slashes costs no more than the deepest prefix requires.
 #[test]
 fn deep_paths_are_looked_up_as_deep_as_rules_are() {
     let table = table(vec![route("deep", vec![rule(&["/a/b"], "v1"), rule(&["/"], "v2")])]);
@@ -273,7 +274,7 @@ fn deep_paths_are_looked_up_as_deep_as_rules_are() {
     assert_eq!(goes(&table, &deep), "v1");
     let slashes = format!("GET {}", "/".repeat(60_000));
     let request = sent(&slashes);
-    // Looking up each of 60,000 prefixes would take minutes here.
+    // If each of 60,000 prefixes were looked up, this would take minutes.
     for _ in 0..1000 {
         assert!(table.find(&request).is_some());
     }

@@ -1,4 +1,4 @@
-//! Routes for connections.
+//! Tests routes for connections.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn table(routes: Vec<Route>) -> StreamTable {
     StreamTable::compile(&routes, 80).expect("routes of connections")
 }
 
-/// The backend that a connection goes to, or the cause of its refusal.
+/// The backend to which a connection goes, or the cause of its refusal.
 fn goes(table: &StreamTable, name: Option<&str>) -> String {
     match table.decide(name, 0) {
         StreamDecision::Backend(rule, place) => {
@@ -34,7 +34,7 @@ fn goes(table: &StreamTable, name: Option<&str>) -> String {
     }
 }
 
-/// TLSRouteSimpleSameNamespace, and the part of TLSRouteHostnameIntersection that concerns routes.
+/// The conformance test TLSRouteSimpleSameNamespace, and the part of TLSRouteHostnameIntersection that concerns routes.
 #[test]
 fn the_nearest_name_decides() {
     let table = table(vec![
@@ -61,7 +61,7 @@ fn the_nearest_name_decides() {
     assert!(table.asks_for_names());
 }
 
-/// TCPRouteMultipleRoutesAttachment: the oldest route wins.
+/// The conformance test TCPRouteMultipleRoutesAttachment: the oldest route wins.
 #[test]
 fn what_no_name_takes_follows_the_oldest_tcp_route() {
     let older = Route { created: 5, ..tcp("z") };
@@ -83,7 +83,7 @@ fn one_name_has_one_route() {
     assert_eq!((&*one.route.name, one.hostname, &*one.by.name), ("b", Some(1), "a"));
 }
 
-/// TCPRouteInvalidBackendRefNonexistent, TLSRouteInvalidBackendRefNonexistent.
+/// The conformance tests TCPRouteInvalidBackendRefNonexistent and TLSRouteInvalidBackendRefNonexistent.
 #[test]
 fn what_leads_nowhere_is_refused() {
     let invalid = RouteTarget::Invalid(InvalidTarget::NotFound);
@@ -96,8 +96,8 @@ fn what_leads_nowhere_is_refused() {
     assert_eq!(goes(&table(vec![zero]), None), "no-backend; by=\"TCPRoute shop/zero rule 0\"");
 }
 
-/// Routes for requests and routes for connections do not displace each other, nor do routes of
-/// other ports.
+/// Routes for requests do not replace routes for connections, or the other way round, and routes of other ports have no
+/// effect.
 #[test]
 fn each_table_has_its_own_kinds_and_port() {
     let routes: Vec<_> = [tcp("tcp"), tls("tls", &["a"]), route("http", vec![rule(&[], "http")])]

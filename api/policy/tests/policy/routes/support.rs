@@ -1,4 +1,4 @@
-//! Short notations for routes and requests.
+//! Short notations for routes and requests in tests.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Request for TestRequest {
     }
 }
 
-/// `GET /path name=value name=value`.
+/// Parses a request: `GET /path name=value name=value`.
 pub(crate) fn sent(text: &str) -> TestRequest {
     let mut words = text.split(' ');
     let mut next = || words.next().unwrap_or_default().to_owned();
@@ -48,7 +48,7 @@ pub(crate) fn sent(text: &str) -> TestRequest {
     TestRequest { method, target, headers: words.map(header).collect() }
 }
 
-/// Conditions, all of which must hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,
+/// Parses conditions, all of which must hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,
 /// `name~pattern`, `?name=value`, `?name~pattern`.
 pub(crate) fn matched(text: &str) -> RouteMatch {
     let mut wanted = RouteMatch::default();
@@ -83,7 +83,7 @@ pub(crate) fn backend(name: &str, weight: u32) -> RouteBackend {
     RouteBackend { target: RouteTarget::Service { name, port: 80 }, weight, filters: Vec::new() }
 }
 
-/// A rule to one backend.
+/// A rule whose requests go to one backend.
 pub(crate) fn rule(matches: &[&str], to: &str) -> RouteRule {
     RouteRule {
         matches: matches.iter().map(|text| matched(text)).collect(),

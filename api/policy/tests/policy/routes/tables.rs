@@ -1,4 +1,4 @@
-//! The contents of a table, apart from matching.
+//! Tests the contents of a table, except matching.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use leno_types::routes::{InvalidTarget, Route, RouteBackend, RouteRule, RouteTar
 
 use super::support::{backend, goes, route, rule, sent, table};
 
-/// Conformance test MeshPorts.
+/// The conformance test MeshPorts.
 #[test]
 fn a_route_of_a_port_says_nothing_of_the_others() {
     let route = Route { ports: vec![80], ..route("ports", vec![rule(&[], "v1")]) };
@@ -102,7 +102,7 @@ fn explanations_name_what_each_match_lacks() {
     );
 }
 
-/// HTTPRouteNoBackendRefs, HTTPRouteInvalidNonExistentBackendRef, and weights of zero.
+/// The conformance tests HTTPRouteNoBackendRefs and HTTPRouteInvalidNonExistentBackendRef, and weights of zero.
 #[test]
 fn what_leads_nowhere_is_chosen_by_its_weight_and_fails() {
     let invalid = |weight| RouteBackend {
@@ -143,7 +143,7 @@ fn matches_that_are_outranked_are_told_too() {
     );
 }
 
-/// No request reaches the matches in `shadowed`; some request reaches each of the others.
+/// No request reaches the matches in `shadowed`, and some request reaches each of the others.
 #[test]
 fn matches_that_no_request_reaches_are_named() {
     let shadowed = |first: &[&str], second: &[&str]| -> Vec<String> {
@@ -169,7 +169,7 @@ fn matches_that_no_request_reaches_are_named() {
         ("~.*", "/", "b0 by a0"),
         ("~/.*", "/", "b0 by a0"),
         ("/", "~.*", "a0 by b0"),
-        // Some request reaches each of these.
+        // Each of these is reached by some request.
         ("/a", "/a/b", ""),
         ("/", "/ method:GET", ""),
         ("/ method:GET", "/ method:PUT", ""),

@@ -1,4 +1,4 @@
-//! Checks of filters: each has the field that its type names, and the filters can be combined.
+//! Checks filters: each must have the field that its type names, and it must be possible to combine the filters.
 
 use leno_policy::is_field_name;
 use leno_types::check_subdomain;
@@ -9,11 +9,11 @@ use crate::gateway::{
     RedirectFilter, RouteFilter,
 };
 
-/// Most filters of one rule or backend, as in the Gateway API.
+/// The largest number of filters of one rule or backend, as in the Gateway API.
 const MAX_FILTERS: usize = 16;
-/// Most headers in one list of a modifier, as in the Gateway API.
+/// The largest number of headers in one list of a modifier, as in the Gateway API.
 const MAX_HEADERS: usize = 16;
-/// Most entries in one list of a CORS filter, as in the Gateway API.
+/// The largest number of entries in one list of a CORS filter, as in the Gateway API.
 const MAX_CORS: usize = 64;
 /// Headers that frame a message or control a connection; no filter may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
@@ -23,11 +23,11 @@ const REDIRECTS: [i32; 5] = [301, 302, 303, 307, 308];
 /// Where a list of filters is written.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
-    /// In a `GRPCRoute`.
+    /// Whether the list is in a `GRPCRoute`.
     pub(super) grpc: bool,
-    /// On one backend of a rule.
+    /// Whether the list belongs to one backend of a rule.
     pub(super) of_backend: bool,
-    /// All matches of the rule are by path prefix.
+    /// Whether all matches of the rule are by path prefix.
     pub(super) prefix: bool,
 }
 

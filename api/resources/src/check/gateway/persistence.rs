@@ -3,10 +3,10 @@
 use super::super::{Check, Cursor};
 use crate::gateway::{CookieLifetime, HttpRetry, SessionPersistence, SessionPersistenceType};
 
-/// Most retries, as in a `TrafficPolicy`.
+/// The largest number of retries, as in a `TrafficPolicy`.
 const MAX_ATTEMPTS: u32 = 10;
 
-/// Longest session name, as in the Gateway API.
+/// The longest session name, as in the Gateway API.
 const MAX_NAME: usize = 128;
 
 pub(super) fn retry(check: &mut Check<'_>, at: &Cursor<'_>, retry: &HttpRetry) {

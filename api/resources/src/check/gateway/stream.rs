@@ -8,7 +8,7 @@ use super::{attached, each_backend, most, rule_names};
 use crate::check::{Check, Cursor};
 use crate::gateway::{StreamRule, TcpRoute, TlsRoute};
 
-/// Most host names of one route, as in the Gateway API.
+/// The largest number of host names of one route, as in the Gateway API.
 const MAX_HOSTNAMES: usize = 1024;
 
 pub(in crate::check) fn tls_route(check: &mut Check<'_>, at: &Cursor<'_>, route: &TlsRoute) {
@@ -35,7 +35,7 @@ pub(in crate::check) fn tcp_route(check: &mut Check<'_>, at: &Cursor<'_>, route:
     rules(check, &spec.key("rules"), &route.spec.rules);
 }
 
-/// Checks that there is one rule: rules have no conditions that could distinguish several.
+/// Checks that there is exactly one rule. Rules have no conditions, so nothing would distinguish several.
 fn rules(check: &mut Check<'_>, at: &Cursor<'_>, rules: &[StreamRule]) {
     if rules.len() != 1 {
         let reason = format!("has {} rules: a route of connections has one", rules.len());

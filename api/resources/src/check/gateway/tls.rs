@@ -9,11 +9,11 @@ use crate::check::kubernetes::metadata;
 use crate::check::{Check, Cursor, Name};
 use crate::gateway::{BackendTlsPolicy, SubjectAltName, SubjectAltNameType, TlsValidation};
 
-/// Most targets of one policy, as in the Gateway API.
+/// The largest number of targets of one policy, as in the Gateway API.
 const MAX_TARGETS: usize = 16;
-/// Most references to certificate authorities, as in the Gateway API.
+/// The largest number of references to certificate authorities, as in the Gateway API.
 const MAX_REFERENCES: usize = 8;
-/// Most alternative names that a certificate may have, as in the Gateway API.
+/// The largest number of alternative names that a certificate may have, as in the Gateway API.
 const MAX_NAMES: usize = 5;
 
 pub(in crate::check) fn backend_tls_policy(

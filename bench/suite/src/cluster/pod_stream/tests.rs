@@ -1,4 +1,4 @@
-//! Streams to a pod that answers from a script.
+//! Tests with streams to a pod that answers as a script says.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex as Locked};
@@ -28,7 +28,7 @@ pub(in crate::cluster) struct Script {
     opened: usize,
 }
 
-/// The stream to a pod that answers like this, and refuses all further requests.
+/// A stream to a pod that answers as the script says, and refuses all further requests.
 pub(in crate::cluster) fn scripted(
     pod: &str,
     answers: Vec<Scripted>,

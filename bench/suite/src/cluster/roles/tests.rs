@@ -1,4 +1,4 @@
-//! Which containers of which pods count, and as what.
+//! Checks which containers of which pods are measured, and in which role.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Watchers that answer from a script.
+//! Tests with watchers that answer as a script says.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use super::*;
 use crate::kernel_counters::Process;
 use crate::measurement::usage::Role;
 
-/// Two nodes' watchers.
+/// The watchers of two nodes.
 struct Pair {
     watchers: Watchers,
     scripts: [Arc<Mutex<Script>>; 2],
@@ -37,7 +37,7 @@ fn proxy(node: &str, id: &str) -> Component {
     component(node, Role::Proxy, id)
 }
 
-/// A report of a node on which one container has a process, or none has.
+/// A reading of a node on which one container has a process, or no container has one.
 fn look(id: Option<&str>) -> Scripted {
     let process = Process { pid: 7, ..Default::default() };
     let containers = id.map(|id| (id.to_owned(), vec![process])).into_iter().collect();

@@ -1,5 +1,5 @@
-//! Identities for the proxies of other meshes: one authority per lab, and one SPIFFE certificate
-//! per workload.
+//! Identities for the proxies of other meshes: one certificate authority per lab, and one SPIFFE certificate per
+//! workload.
 
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub fn spiffe_id(workload: &str) -> String {
 pub(crate) struct Signed {
     /// The certificate, in DER.
     pub(crate) certificate: Vec<u8>,
-    /// When the client must request another one.
+    /// When the client must request another certificate.
     pub(crate) until: SystemTime,
 }
 
@@ -46,11 +46,11 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Makes an authority.
+    /// Creates an authority.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::default();
-        // The authority needs a name: OpenSSL treats a leaf without a name under an authority
-        // without a name as self-signed.
+        // The authority needs a name: OpenSSL mistakes a certificate without a name for a self-signed one if its
+        // authority has no name either.
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "leno bench");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -60,19 +60,19 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), root })
     }
 
-    /// Its own certificate.
+    /// The certificate of the authority itself.
     pub fn root(&self) -> &Certificate {
         &self.root
     }
 
-    /// A certificate of these names, for clients and servers, and its key: ECDSA P-256, as in Leno and the other meshes.
+    /// A certificate with these names, for clients and servers, and its key: ECDSA P-256, as in Leno and the other
+    /// meshes.
     pub fn issue(&self, names: Vec<SanType>) -> Result<(Certificate, KeyPair)> {
         let key = KeyPair::generate().context("cannot make a key")?;
         Ok((of_names(names).signed_by(&key, &self.issuer)?, key))
     }
 
-    /// Signs a certificate request (DER) of a workload that requests its own certificate, for its
-    /// DNS name.
+    /// Signs a certificate request (DER) of a workload that requests its own certificate. `name` is its DNS name.
     pub(crate) fn certify(&self, request: &[u8], name: &str) -> Result<Signed> {
         let mut request = CertificateSigningRequestParams::from_der(&request.into())
             .context("this is no certificate request")?;
@@ -81,8 +81,8 @@ impl Authority {
         Ok(Signed { certificate: certificate.der().to_vec(), until: SystemTime::now() + LIFE })
     }
 
-    /// Writes a key and a certificate request, `key.p8` and `csr.der`, for a workload that requests
-    /// its own certificate. The user that proxies run as can read them.
+    /// Writes a key and a certificate request, `key.p8` and `csr.der`, for a workload that requests its own
+    /// certificate. The user of the proxies can read both.
     pub(crate) fn write_request(directory: &Path, name: &str) -> Result<()> {
         let key = KeyPair::generate().context("cannot make a key")?;
         let params = of_names(vec![SanType::DnsName(name.try_into()?)]);
@@ -91,8 +91,8 @@ impl Authority {
         write_for_proxy(&directory.join("csr.der"), request.der())
     }
 
-    /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
-    /// proxies run as can read them.
+    /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user of the proxies can read
+    /// them.
     pub fn write(&self, directory: &Path, workload: &str) -> Result<()> {
         let (chain, key) = self.issue(vec![SanType::URI(spiffe_id(workload).try_into()?)])?;
         let (chain, key) = (chain.pem(), key.serialize_pem());
@@ -119,7 +119,7 @@ fn of_names(names: Vec<SanType>) -> CertificateParams {
     params
 }
 
-/// Writes a file that the user of proxies can read.
+/// Writes a file that the user of the proxies can read.
 fn write_for_proxy(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes)?;
     Ok(chown(path, Some(PROXY_UID), Some(PROXY_UID))?)

@@ -1,4 +1,5 @@
-//! The facts about one place of a proxy between clients and servers (a hop), and the configuration made from them.
+//! A hop, which is a proxy between clients and servers: the facts about it, and its configuration, which is made from
+//! them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,12 +16,12 @@ use crate::application::{PORT, PUSHED};
 use crate::process::free_address;
 use crate::scenario::{Disturbance, Scenario};
 
-/// The port of the stand-in for Linkerd's control plane, on loopback of each workload.
+/// The port on which the stand-in for Linkerd's control plane listens on the loopback of each workload.
 pub(super) const CONTROL: u16 = 8086;
-/// Debian packages nginx's TCP proxy as a separate module.
+/// nginx's TCP proxy, which Debian packages as a separate module.
 pub(super) const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// The templates, by the files that are made from them.
+/// The templates, each with the names of the files that are made from it.
 const TEMPLATES: [(&[&str], &str); 6] = [
     (
         &["envoy.json", "endpoints.json", "routes.json"],
@@ -33,36 +34,35 @@ const TEMPLATES: [(&[&str], &str); 6] = [
     (&["token"], include_str!("../../../data/peers/token")),
 ];
 
-/// What the configuration of the proxy beside one workload depends on. Templates have the fields under the same names.
+/// The facts from which the configuration of the proxy beside a workload is made. Templates use the fields under the
+/// same names.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub(crate) struct Hop {
     /// The protocol of the traffic.
     #[serde(skip_serializing)]
     pub protocol: Protocol,
-    /// Where the proxy listens if it is the only one between the client and the first service, in plaintext; `None`
-    /// for the proxy beside a workload, with mTLS between proxies.
+    /// Where the proxy listens if it is the only one between the client and the first service, without TLS. `None` if
+    /// there is a proxy beside each workload, with mTLS between proxies.
     pub listen: Option<SocketAddrV4>,
     /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
     pub mixed: bool,
     /// The application's address on loopback; `None` beside the client.
     pub application: Option<SocketAddrV4>,
-    /// The services that the workload calls; empty beside a workload that only answers.
+    /// The services that the workload calls; empty if the workload only answers.
     pub services: Vec<SocketAddrV4>,
-    /// The services whose traffic every proxy must forward as opaque bytes, whatever the protocol
-    /// of the others.
+    /// The services whose traffic every proxy must forward as opaque bytes, whatever `protocol` is.
     pub opaque: Vec<SocketAddrV4>,
-    /// The workload beside the proxy. It is in the namespace `bench` and has a service account of
-    /// its own name.
+    /// The workload beside the proxy. It is in the namespace `bench`, and its service account has the same name.
     pub workload: String,
     /// All workloads, with their addresses.
     pub workloads: Vec<(String, Ipv4Addr)>,
     /// The directory of the proxy's files: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
     pub directory: PathBuf,
-    /// The change of configuration while the proxy runs.
+    /// The change of the configuration that happens while the proxy runs.
     #[serde(skip_serializing)]
     pub disturbance: Option<Disturbance>,
-    /// The number of this revision; 0 is the first.
+    /// The number of this revision. The first is 0.
     pub revision: u64,
     /// The endpoints of the called service in this revision; empty unless endpoints come and go.
     pub endpoints: Vec<SocketAddrV4>,
@@ -70,17 +70,17 @@ pub(crate) struct Hop {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Configuration {
-    /// The name of its file.
+    /// The name of the file with the configuration.
     pub file: &'static str,
     /// The contents of that file.
     pub text: String,
-    /// Other files; each is replaced by a rename.
+    /// Other files, which are written under another name and renamed.
     pub others: Vec<(&'static str, String)>,
     /// The arguments of the program.
     pub arguments: Vec<String>,
     /// Variables to add to its environment.
     pub environment: Vec<(&'static str, String)>,
-    /// The signal that makes the proxy read its files again; `None` if it watches them itself.
+    /// The signal on which the proxy reads its files again; `None` if it notices changes itself.
     pub told_by: Option<Signal>,
 }
 
@@ -92,7 +92,7 @@ impl Hop {
         Self { disturbance: scenario.disturbance, revision, endpoints, ..self.clone() }
     }
 
-    /// Whether this proxy gets new revisions while it runs, as the proxies of callers do.
+    /// Whether this proxy gets new revisions while it runs. The proxies of callers do.
     pub(super) fn is_revised(&self) -> bool {
         let revised = self.disturbance.is_some_and(|one| one.period().is_some());
         revised && !self.services.is_empty()
@@ -101,11 +101,11 @@ impl Hop {
     pub(super) fn file(&self, file: &str) -> String {
         let template = TEMPLATES.iter().find(|(files, _)| files.contains(&file));
         let (_, template) = template.expect("a test makes every file");
-        // HAProxy refuses a file whose last line has no line break, and the template engine removes it.
+        // The template engine removes the line break of the last line, and HAProxy refuses a file without it.
         self.render(file, template) + "\n"
     }
 
-    /// Renders a template with the values of this hop. `file` is the name of the file that results.
+    /// Renders a template with the values of this hop. `file` is the name of the resulting file.
     pub(super) fn render(&self, file: &str, template: &str) -> String {
         let disturbance = self.disturbance.filter(|_| self.is_revised());
         let pushes = matches!(disturbance, Some(Disturbance::Push { .. }));
@@ -141,7 +141,7 @@ pub(super) mod tests {
     use super::*;
     use crate::lab::mesh::{Choices, named, names};
 
-    /// Calls `with` for every hop that differs in something that a template uses.
+    /// Calls `with` for hops with all combinations of the values that templates distinguish.
     pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop)) {
         let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, last), 8080);
         let services = [at(3), at(4), at(5)];

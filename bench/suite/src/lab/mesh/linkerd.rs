@@ -1,5 +1,5 @@
-//! The stand-in for Linkerd's identity, destination and policy services, over linkerd2-proxy-api:
-//! the minimum that a proxy needs.
+//! A stand-in for Linkerd's identity, destination and policy services, with the API of linkerd2-proxy-api. It does the
+//! minimum that a proxy needs.
 //!
 //! ```text
 //! Certify                      ─► a certificate
@@ -54,17 +54,17 @@ pub(crate) struct Control {
     authority: Arc<Authority>,
     workloads: Vec<(String, Ipv4Addr)>,
     protocol: Protocol,
-    /// Addresses whose traffic is opaque, whatever `protocol` is.
+    /// Addresses whose traffic is opaque, even if `protocol` is another one.
     opaque: Vec<SocketAddr>,
 }
 
-/// A running stand-in; dropping it stops it.
+/// A running stand-in. Dropping this value stops it.
 #[derive(Debug)]
 pub(crate) struct RunningControl(Option<Runtime>);
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Sends one item and keeps the stream open, because proxies ask again when a stream ends.
+/// Sends one item and keeps the stream open, because a proxy repeats its request when the stream ends.
 fn once_and_stay<T: Send + 'static>(item: T) -> Response<Streamed<T>> {
     Response::new(Box::pin(stream::once(async { Ok(item) }).chain(stream::pending())))
 }
@@ -113,7 +113,7 @@ impl Control {
             });
             tokio::spawn(async move {
                 let server = auto::Builder::new(TokioExecutor::new());
-                // The proxy reports how a connection ended.
+                // A failure is not reported here, because the proxy reports how its connection ended.
                 drop(server.serve_connection(TokioIo::new(stream), answer).await);
             });
         }
@@ -141,20 +141,20 @@ impl Control {
         })
     }
 
-    /// Whether a proxy must forward traffic to an address as opaque bytes.
+    /// Whether proxies must forward traffic to an address as opaque bytes.
     fn is_opaque(&self, path: &str) -> bool {
         let is_other = |address| self.opaque.contains(&address);
         self.protocol == Protocol::Tcp || path.parse().is_ok_and(is_other)
     }
 
-    /// The protocol of a port, open to every client with an identity of the mesh.
+    /// The protocol of a port. Every client with an identity of the mesh is authorized.
     fn server(&self) -> Server {
         use proxy_protocol::{Http1, Http2, Kind, Tls};
         let kind = match self.protocol {
-            // On an opaque port, the proxy does not accept mTLS: in a cluster, clients of the mesh
-            // connect to the proxy's own port instead, but Leno's capture answers no
-            // SO_ORIGINAL_DST for connections to that port. On a port of kind TLS, the proxy
-            // terminates the mesh's mTLS and forwards the bytes inside without detection.
+            // On an opaque port, the proxy does not accept mTLS: in a cluster, clients of the mesh connect to the
+            // proxy's own port instead. That does not work in the lab, because Leno's capture does not answer
+            // SO_ORIGINAL_DST for connections to that port. On a port of kind TLS, the proxy terminates the mesh's mTLS
+            // and forwards the bytes inside without detection.
             Protocol::Tcp => Kind::Tls(Tls {}),
             Protocol::Http1 => Kind::Http1(Http1 { routes: vec![route()], ..Http1::default() }),
             _ => Kind::Http2(Http2 { routes: vec![route()], ..Http2::default() }),
@@ -232,7 +232,7 @@ impl Destination for Control {
     type GetProfileStream = Streamed<DestinationProfile>;
 
     async fn get(&self, _: Request<GetDestination>) -> Result<Response<Self::GetStream>, Status> {
-        // A proxy that has the endpoint from the profile does not need a list of endpoints.
+        // A proxy that knows the endpoint from the profile does not need a list of endpoints.
         Ok(once_and_stay(Update::default()))
     }
 

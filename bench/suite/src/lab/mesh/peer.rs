@@ -1,4 +1,4 @@
-//! A proxy that the lab runs beside each workload, as the file of meshes describes it.
+//! A proxy of another mesh that the lab runs beside each workload, as the file of meshes describes it.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -17,41 +17,42 @@ use super::hop::{Configuration, Hop, STREAM};
 use crate::scenario::{Disturbance, Scenario};
 use crate::tools::{self, Missing, Tool};
 
-/// How many bytes of a script's first line Linux reads (BINPRM_BUF_SIZE).
+/// How many bytes of a script's first line Linux reads to find the interpreter (BINPRM_BUF_SIZE).
 const SHEBANG: usize = 256;
 
 /// The program of a mesh, and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeshPrograms {
-    /// The proxy; `None` without one.
+    /// The proxy; `None` if there is none.
     pub program: Option<PathBuf>,
     /// The version, as the program prints it.
     pub version: String,
 }
 
-/// A proxy beside each workload.
+/// A proxy that runs beside each workload.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     tool: Tool,
-    /// If pip installs the program behind a start script: Python code that prints the path of the program itself.
+    /// If pip installs a start script for the program: Python code that prints the path of the program itself.
     python: Option<String>,
-    /// The flag that makes it print its version; `None` if its file name counts as the version.
+    /// The flag with which the program prints its version; `None` if its file name serves as its version.
     version: Option<String>,
     file: String,
-    /// More files. In a scenario in which the template of one renders to nothing, that file is not written.
+    /// The names of more files. A file whose template renders to an empty text in a scenario is not written.
     #[serde(default)]
     others: Vec<String>,
     #[serde(default)]
     arguments: Vec<String>,
     #[serde(default)]
     environment: BTreeMap<String, String>,
-    /// The signal that makes it read its files again; `None` if it watches them itself.
+    /// The signal on which the proxy reads its files again; `None` if it notices changes itself.
     #[serde(default, deserialize_with = "parsed_if_any")]
     signal: Option<Signal>,
-    /// The port of the proxy beside an application that other proxies dial, so that nothing is captured there.
+    /// If other proxies connect directly to the proxy beside an application: its port. Connections to the application
+    /// are not captured then.
     pub(super) port: Option<u16>,
-    /// Whether it needs the stand-in for Linkerd's control plane.
+    /// Whether the proxy needs the stand-in for Linkerd's control plane.
     #[serde(default)]
     pub(super) control: bool,
 }
@@ -67,7 +68,7 @@ pub(crate) struct Exclusion {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Condition {
-    /// Services call others.
+    /// Services call other services.
     Calls,
     Disturbed,
     Pushed,
@@ -110,7 +111,7 @@ fn parsed_if_any<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
 }
 
 impl Peer {
-    /// Finds the program for the mesh of this name, or takes the one that the user named.
+    /// Finds the program for the mesh with this name, or checks the program that the user named.
     pub(super) fn find(&self, named: (&str, Option<&Path>)) -> Result<MeshPrograms, Missing> {
         let program = self.tool.find(named)?;
         let python = self.python.as_deref();
@@ -136,8 +137,8 @@ impl Peer {
     }
 }
 
-/// Returns the program that a start script of pip would run: what the script's Python prints for `code`. `None` if the
-/// file is no such script.
+/// Returns the program that a start script of pip would run, which is the output of `code` in the script's Python.
+/// `None` if the file is not such a script.
 fn behind(script: &Path, code: &str) -> Option<PathBuf> {
     let mut head = [0; SHEBANG];
     let count = File::open(script).ok()?.read(&mut head).ok()?;

@@ -1,4 +1,4 @@
-//! Every mesh of the file, with each configuration that scenarios ask for.
+//! Checks the configurations of every mesh in the file, for all kinds of scenarios.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -33,19 +33,19 @@ fn only_proxies_of_lenos_own_meshes_hand_over_while_they_serve() {
     assert_eq!(able, all);
 }
 
-/// A hop to services at these last numbers of addresses.
+/// A hop that calls services. `services` has the last number of the address of each.
 fn to(services: &[u8]) -> Hop {
     let at = |last: &u8| SocketAddrV4::new([10, 89, 0, *last].into(), 8080);
     let services = services.iter().map(at).collect();
     Hop { services, directory: "/d".into(), ..Hop::default() }
 }
 
-/// The same beside an application.
+/// The given hop, but beside an application.
 fn beside_application(hop: Hop) -> Hop {
     Hop { application: Some(SocketAddrV4::new([127, 0, 0, 1].into(), 8080)), ..hop }
 }
 
-/// A configuration with all its files and its environment.
+/// The configuration of a proxy, with all its files and its environment, as a text.
 fn configured(name: &str, hop: &Hop) -> String {
     let made = named(name, &Choices::default()).unwrap().configure(hop).unwrap();
     let files = made.others.into_iter().map(|(_, text)| text).chain([made.text]);
@@ -70,7 +70,7 @@ fn only_proxies_of_callers_are_revised_by_the_means_of_their_mesh() {
     }
 }
 
-/// A hop, and words of its configuration.
+/// A hop, and words that its configuration must contain.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfiguredHop {
@@ -130,7 +130,7 @@ fn a_start_script_of_pip_stands_for_the_binary_behind_it() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
     fs::write(place("binary"), "\x7fELF").unwrap();
-    // Stands in for Python: called with `-c`, it prints the path of the binary.
+    // A script in place of Python: when it is called with `-c`, it prints the path of the binary.
     let binary = place("binary");
     let python = format!("#!/bin/sh\n[ \"$1\" = -c ] && echo {}\n", binary.display());
     fs::write(place("python"), python).unwrap();
@@ -147,7 +147,7 @@ fn a_missing_program_is_named_with_what_brings_it() {
     let missing = |mesh: Mesh| mesh.find().unwrap_err().to_string();
     let why = missing(given("envoy", "/nowhere/envoy".into()));
     assert!(why.contains("/nowhere/envoy"), "{why}");
-    // These have no installer.
+    // These programs have no installer.
     for (name, words) in [("linkerd2-proxy", "--linkerd2-proxy PATH"), ("ztunnel", "testing")] {
         let why = missing(named(name, &Choices::default()).unwrap());
         assert!(why.contains(words), "{why}");

@@ -1,4 +1,4 @@
-//! Results from readings of a file.
+//! Calculates results from the readings in a file.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ struct NodeReading {
     boot: Option<String>,
     #[serde(default)]
     of: Vec<(Role, String, String, u64, u64)>,
-    /// User and system time in microseconds, instead of that of the components.
+    /// User and system time of each component in microseconds; by default calculated from the milliseconds in `of`.
     cpu: Option<(u64, u64)>,
     #[serde(default)]
     is_partial: bool,

@@ -20,7 +20,7 @@ use super::{Failed, Handler, Probe, Task, grpc};
 /// The `User-Agent` of a probe if the kubelet's own request had none.
 const AGENT: HeaderValue = HeaderValue::from_static("kube-probe/leno");
 
-/// Probes the application once. The text describes the response, for the kubelet's event.
+/// Probes the application once. The returned text describes the response, for the kubelet's event.
 pub(super) async fn ask(
     probe: &Probe,
     address: IpAddr,
@@ -40,7 +40,7 @@ pub(super) async fn ask(
             };
             let status = response.status().as_u16();
             let answer = format!("the application answered {status}");
-            // The kubelet uses the same range; redirects are not followed.
+            // The kubelet accepts the same range; redirects are not followed.
             let good = (200..400).contains(&status);
             if good { Ok(answer) } else { Err(Failed::Answer(answer)) }
         }
@@ -57,7 +57,8 @@ async fn begin(
     connector.connect(ServerName::from(address), stream).await.map_err(Failed::Tls)
 }
 
-/// The request of an HTTP probe: the headers of the probe, and those that the kubelet adds if they are missing.
+/// The request of an HTTP probe. It has the headers of the probe, and those that the kubelet would add because they are
+/// missing.
 fn get(
     to: SocketAddr,
     path: &str,
@@ -80,7 +81,7 @@ fn get(
     request.header(CONNECTION, "close").body(Empty::new())
 }
 
-/// Sends a request and waits for the head of the response. The body is discarded with the connection.
+/// Sends a request and waits for the head of the response. The body is discarded together with the connection.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     request: Request<Empty<Bytes>>,

@@ -13,11 +13,11 @@ use tokio::task::spawn_local;
 
 use super::{Failed, Task};
 
-/// Largest response, in bytes: a status takes two, and its prefix five.
+/// The largest response in bytes. A normal response needs far less: two bytes for a status, and five before it.
 const MAX_ANSWER: usize = 4096;
-/// The bytes before a message: the flag for compression, and the length.
+/// How many bytes come before a message: the flag for compression, and the length.
 const PREFIX: usize = 5;
-/// `HealthCheckResponse.ServingStatus`, from 0.
+/// The names of `HealthCheckResponse.ServingStatus`, from 0.
 const STATUSES: [&str; 4] = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"];
 
 /// Runs the tasks of a connection on this thread.
@@ -34,7 +34,7 @@ where
     }
 }
 
-/// Requests the health of a service, or of the whole server if the name is empty.
+/// Asks for the health of a service, or of the whole server if the name is empty.
 pub(super) async fn check(
     stream: TcpStream,
     (to, service): (SocketAddr, &str),
@@ -57,11 +57,11 @@ pub(super) async fn check(
     judge(&head.headers, &trailers, &body.to_bytes())
 }
 
-/// `HealthCheckRequest { service }` with its prefix.
+/// The message `HealthCheckRequest { service }` with the bytes before it.
 fn message(service: &str) -> Vec<u8> {
     let mut fields = Vec::new();
     if !service.is_empty() {
-        // The tag: field 1 with wire type 2 (length-delimited).
+        // The tag of field 1 with wire type 2 (length-delimited).
         fields.push(1 << 3 | 2);
         let mut length = service.len();
         while length >= 0x80 {
@@ -82,7 +82,7 @@ fn judge(head: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Result<String, 
         return Err(Failed::Answer(format!("the application's grpc-status is {status}")));
     }
     let message = body.get(PREFIX..).unwrap_or_default();
-    // Field 1 with wire type 0 (varint); a missing field is 0.
+    // The tag of field 1 with wire type 0 (varint). If the field is missing, it is 0.
     let serving = match message {
         [0x08, number, ..] => usize::from(*number),
         _ => 0,

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::{KUBELET, Probes};
 
-/// The probes of a kubelet, and the addresses that it sends them from.
+/// The probes of a kubelet, and the addresses from which it sends them.
 #[derive(Clone, Debug)]
 pub(crate) struct KubeletCalls {
     probes: Probes,
@@ -73,7 +73,7 @@ impl ProbeAnswers for KubeletCalls {
 
 /// The target in a request line.
 enum Target<'b> {
-    /// The path of a GET, and the bytes after it.
+    /// The path of a GET, and the bytes after the path.
     Of(&'b str, &'b [u8]),
     /// The line is not complete yet.
     Begun,
@@ -93,7 +93,7 @@ fn target(bytes: &[u8]) -> Target<'_> {
     std::str::from_utf8(target).map_or(Target::Other, |target| Target::Of(target, head))
 }
 
-/// The `User-Agent` in a head, empty if it has none; `None` if the head is not complete.
+/// The `User-Agent` in a head; empty if it has none; `None` if the head is not complete.
 fn agent(head: &[u8]) -> Option<&[u8]> {
     let end = head.windows(4).position(|four| four == b"\r\n\r\n")?;
     let lines = head.get(..end)?.split(|byte| *byte == b'\n');
@@ -106,8 +106,8 @@ fn agent(head: &[u8]) -> Option<&[u8]> {
     Some(values.next().unwrap_or_default())
 }
 
-/// Whether a client with this `User-Agent` is a kubelet that sends a probe with these headers, among which the pod may
-/// set the `User-Agent`.
+/// Whether a client with this `User-Agent` is a kubelet that sends a probe with these headers. The pod may set the
+/// `User-Agent` in these headers.
 fn is_kubelet(agent: &[u8], headers: &[(String, String)]) -> bool {
     let is_agent = |name: &str| name.eq_ignore_ascii_case(USER_AGENT.as_str());
     match headers.iter().find(|(name, _)| is_agent(name)) {

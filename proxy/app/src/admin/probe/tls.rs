@@ -7,7 +7,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_t
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// For a client that accepts any certificate.
+/// The configuration of a client that accepts any certificate.
 pub(super) fn config() -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let anyone = Arc::new(Anyone(Arc::clone(&provider)));
@@ -16,7 +16,7 @@ pub(super) fn config() -> Result<Arc<ClientConfig>, Error> {
     Ok(Arc::new(config.with_custom_certificate_verifier(anyone).with_no_client_auth()))
 }
 
-/// Accepts any certificate. The handshake still proves that the server has its key.
+/// Accepts any certificate. The handshake still proves that the server has the certificate's key.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! Ejection for failed requests: which endpoints are ejected, for how long, and that one endpoint
-//! is always left.
+//! Tests ejections for failed requests: which endpoints are ejected, for how long, and that at least one endpoint
+//! always remains.
 
 use super::*;
 use crate::SuccessRate;
@@ -17,8 +17,7 @@ fn consecutive(failures: u32) -> Ejection {
     Ejection { consecutive_failures, max_percent: 100, panic_percent: 0, ..Ejection::default() }
 }
 
-/// Picks among `n` endpoints, whose requests fail as `fails` says. Returns the number of picks of
-/// each.
+/// Picks among `n` endpoints. `fails` decides which requests fail. Returns how often each endpoint was picked.
 fn run(
     balancer: &mut Balancer<usize>,
     (n, picks): (usize, u32),
@@ -111,7 +110,7 @@ fn the_share_of_the_ejected_is_bounded_and_a_panic_uses_all() {
     assert!(counts.iter().all(|n| *n > 400), "{counts:?}");
 }
 
-/// One endpoint fails half of its requests, with successes in between.
+/// One endpoint fails half of its requests, but never several in a row.
 #[test]
 fn a_success_rate_below_the_others_ejects() {
     for n in [3_usize, 10] {
@@ -124,7 +123,7 @@ fn a_success_rate_below_the_others_ejects() {
         assert!(first > 50, "of {n}: {first}");
         run(&mut balancer, (n, 50), &mut now, fails);
         assert_eq!((balancer.ejected(now), balancer.ejections()), (1, 1), "of {n}");
-        // Endpoints with equal rates stay, whatever the rate is.
+        // Endpoints with equal rates are not ejected, whatever the rate is.
         let mut equal = self::balancer(n, ejection);
         run(&mut equal, (n, 20_000), &mut now, |_, number| number.is_multiple_of(2));
         assert_eq!(equal.ejections(), 0, "of {n}");
@@ -145,7 +144,7 @@ fn too_few_requests_are_no_reason() {
 }
 
 proptest! {
-    /// Whatever fails, the balancer can always pick some endpoint that accepts connections.
+    /// Whichever requests fail, the balancer can always pick some endpoint that accepts connections.
     #[test]
     fn ejection_always_leaves_an_endpoint(
         seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Each endpoint's share of the picks: by weight, hash, session, nearness, and over time.
+//! Tests each endpoint's share of the picks: by weight, hash, session and nearness, and over time.
 
 use super::*;
 use crate::{hash, mix};
@@ -34,7 +34,7 @@ fn of(algorithm: Algorithm) -> Settings {
     Settings { algorithm, ..Settings::default() }
 }
 
-/// 100,000 picks: each share is within five standard deviations of its weight.
+/// In 100,000 picks, each share differs from the endpoint's weight by at most five standard deviations.
 #[test]
 fn picks_follow_weights_within_statistical_bounds() {
     let (now, weights, picks) = (Instant::now(), [1_u32, 2, 5, 8], 100_000_u32);
@@ -85,8 +85,8 @@ fn a_hash_stays_with_its_endpoint_and_moves_only_with_it() {
             }
             before.push(endpoint);
         }
-        // An endpoint that cannot be connected to passes its requests to the others, each request
-        // always to the same one.
+        // The requests of an endpoint that cannot be connected to go to the others, and the same request always goes to
+        // the same endpoint.
         let lost = balancer.pick(now, |endpoint| *endpoint != 4).unwrap();
         lost.connect_failed(now);
         let mut taken_over = [0_u32; 10];
@@ -166,8 +166,7 @@ fn near_endpoints_come_first_and_others_help_when_these_are_busy() {
     let mut node = balancer(of(Locality::SameNode { overflow: 4 }), candidates());
     assert_eq!(counts(&mut node, 4, 100, now), [0, 0, 100, 0]);
 
-    // Four requests in flight on the node, then twelve in the zone including those, then all
-    // endpoints.
+    // First four requests in flight on the node, then twelve in the zone including those four, then all endpoints.
     let held: Vec<_> = (0..24).map(|_| node.pick(now, none).unwrap()).collect();
     let order: Vec<usize> = held.iter().map(|pick| *pick.endpoint()).collect();
     assert_eq!(order[..4], [2; 4]);
@@ -176,7 +175,7 @@ fn near_endpoints_come_first_and_others_help_when_these_are_busy() {
     drop(held);
     assert_eq!(counts(&mut node, 4, 100, now), [0, 0, 100, 0]);
 
-    // If the near endpoint cannot be connected to, the next nearest serve.
+    // If the near endpoint cannot be connected to, the next nearest endpoints serve.
     node.pick(now, |endpoint| *endpoint != 2).unwrap().connect_failed(now);
     let shares = counts(&mut node, 4, 100, now);
     assert_eq!((shares[0], shares[2]), (0, 0), "{shares:?}");

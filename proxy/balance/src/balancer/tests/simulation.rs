@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use super::*;
 use crate::Rng;
 
-/// Microseconds.
+/// A time in microseconds.
 type Time = u64;
 
 struct Service {
@@ -17,7 +17,8 @@ struct Service {
 }
 
 impl Service {
-    /// Exponentially distributed, as if made of many independent steps, plus a minimum of a fifth.
+    /// A random latency: exponentially distributed, as if it consisted of many independent steps, but at least a fifth
+    /// of the mean.
     fn latency(&mut self, endpoint: usize) -> Time {
         let unit: f64 = (self.rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         let drawn = -(1.0 - unit).ln() * 0.8 + 0.2;
@@ -30,8 +31,7 @@ struct Seen {
     shares: Vec<u32>,
 }
 
-/// Sends `requests` at a constant rate, whether responses have arrived or not. Returns the
-/// latencies and shares.
+/// Sends `requests` requests at a constant rate, without waiting for responses. Returns the latencies and shares.
 fn run(latency_us: &[f64], gap_us: Time, requests: u32, algorithm: Algorithm) -> Seen {
     let mut service = Service { latency_us: latency_us.to_vec(), rng: Rng::seeded(3) };
     let mut balancer = Balancer::seeded(4);
@@ -75,7 +75,7 @@ fn one_of_three_twenty_times_slower_leaves_the_p99_within_half_of_what_it_was() 
         let ratio = with.p99_us as f64 / without.p99_us as f64;
         println!("a request every {gap_us} us: p99 {ratio:.3} of without, {:?}", with.shares);
         assert!(ratio < 1.5, "{ratio}: {} of {}", with.p99_us, without.p99_us);
-        // The same with a choice that ignores latency, to show that latency matters.
+        // Do the same with a choice that ignores latency, to show that latency matters.
         let random = run(&[5.0 * MS, 5.0 * MS, 100.0 * MS], gap_us, 60_000, Algorithm::Random);
         assert!(random.p99_us as f64 / without.p99_us as f64 > 5.0);
     }
@@ -84,7 +84,7 @@ fn one_of_three_twenty_times_slower_leaves_the_p99_within_half_of_what_it_was() 
 #[test]
 fn an_endpoint_that_stalls_gets_little() {
     const NEVER: f64 = 1e12;
-    // It stalls from the start, when the balancer has no estimates.
+    // The last endpoint stalls from the start, when the balancer has no estimates.
     let seen = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::PeakEwma);
     assert!(seen.shares[2] < 60_000 / 100, "{:?}", seen.shares);
     let least = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::LeastRequest);
@@ -110,8 +110,8 @@ fn an_endpoint_that_stalls_later_gets_little() {
     assert!((1..400).contains(&stalled), "{stalled} in 39 s");
 }
 
-/// Sends 40,000 requests to three endpoints. The first one refuses at once from request `from` on.
-/// Returns how many of those it gets.
+/// Sends 40,000 requests to three endpoints. From request `from` on, the first endpoint refuses all requests at once.
+/// Returns how many requests it still gets from then on.
 fn sent_to_one_that_refuses(from: u32, refused: fn(&Pick<usize>, Duration, Instant)) -> u32 {
     let mut balancer = Balancer::seeded(4);
     balancer.update(0..3_usize);
@@ -136,7 +136,8 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
         let all = 40_000 - from;
         let sent = sent_to_one_that_refuses(from, Pick::observe_refusal);
         assert!((all / 20..all * 2 / 5).contains(&sent), "{sent} of {all}");
-        // What it would get if a quick refusal made it look fastest, to show that this matters.
+        // This is what the endpoint would get if a quick refusal made it look like the fastest. So the distinction
+        // matters.
         let sent = sent_to_one_that_refuses(from, Pick::observe);
         assert!(sent > all * 3 / 5, "{sent} of {all}");
     }
@@ -153,7 +154,7 @@ fn a_refusal_brings_no_peak_back_that_has_faded() {
         now += Duration::from_millis(2);
         answers(&pick, now);
     }
-    // The first endpoint fails one request, which counts as a second. A minute later it refuses.
+    // The first endpoint fails one request, which counts as a latency of a second. A minute later it refuses requests.
     let first = balancer.pick(now, |endpoint| *endpoint != 0).unwrap();
     first.penalise(now);
     drop(first);

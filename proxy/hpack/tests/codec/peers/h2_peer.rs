@@ -1,5 +1,5 @@
-//! The `h2` crate as the client of an in-memory connection. The server's frames are built by hand
-//! from our codec: its encoder meets our decoder, and our encoder its decoder.
+//! The `h2` crate as the client of an in-memory connection. The server's frames are built by hand with our codec. So
+//! the crate's encoder is tested with our decoder, and our encoder with the crate's decoder.
 
 use anyhow::{Context, bail, ensure};
 use http::{HeaderName, HeaderValue, Request};
@@ -18,7 +18,7 @@ const HEADER_TABLE_SIZE: u16 = 1;
 
 const REQUESTS: usize = 300;
 
-/// The fields of request or response `number`: some constant, some new, some that return later.
+/// The fields of request or response `number`: some are constant, some are new, and some return later.
 fn fields(number: usize, side: &str) -> Vec<(String, String)> {
     let mut fields = vec![
         ("content-type".into(), "application/json".into()),
@@ -39,7 +39,7 @@ struct Server {
     stream: DuplexStream,
     encoder: Encoder,
     decoder: Decoder,
-    /// The table size in our SETTINGS. The decoder uses it once the client has acknowledged them.
+    /// The table size in our SETTINGS. Our decoder uses it once the client has acknowledged them.
     table: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Copies of one request on several connections.
+//! Tests copies of one request on several connections.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn an_http1_client_that_closes_its_connection_is_noticed() {
                 drop(far);
                 None
             } else {
-                // It ends its stream, and waits for its response.
+                // The server ends its stream and waits for the response.
                 far.finish().await;
                 Some(far)
             };
@@ -117,7 +117,7 @@ fn long_requests_and_tunnels_are_not_held() {
     });
 }
 
-/// The client's next request stays unchanged, and the result for the copy applies to the client's connection.
+/// The client's next request stays unchanged, and the result for the client's connection is that of the copy.
 #[test]
 fn a_copy_of_an_http1_request_does_not_touch_the_next_request() {
     run(async {
@@ -139,7 +139,7 @@ fn a_copy_of_an_http1_request_does_not_touch_the_next_request() {
             assert_eq!(body(&mut stream).await.unwrap(), b"abc");
             ticket.set(true);
             stream.send_head(&head([(":status", "200"), ("content-length", "2")]), false);
-            // Bytes that arrive while the copy has the client do not belong to the copy either.
+            // Bytes that arrive while the copy answers the client do not belong to the copy either.
             user.write_all(b"GET /3 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             stream.send_data(&b"ok"[..], true);
         };

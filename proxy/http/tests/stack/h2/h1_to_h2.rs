@@ -214,7 +214,7 @@ fn a_body_is_sent_after_a_100() {
         answer.send_head(&head([(":status", "204")]), true);
         client.expect("HTTP/1.1 204 No Content\r\n\r\n").await;
         assert!(done.recv().await.unwrap().client_reusable);
-        // A refusal: the client may or may not send the body, so its connection ends.
+        // The server refuses. The client may or may not send the body, so its connection ends.
         client.send(head1).await;
         let (_, mut answer) = next(&mut app).await;
         answer.send_head(&head([(":status", "417")]), true);
@@ -323,7 +323,7 @@ fn a_response_may_precede_the_end_of_the_request() {
         answer.send_head(&head([(":status", "413")]), true);
         drop(answer);
         client.expect("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await;
-        // The rest is discarded, and the connection continues.
+        // The rest of the request is discarded, and the connection continues.
         client.send(["def", GET].concat()).await;
         assert!(done.recv().await.unwrap().client_reusable);
         let (_, mut answer) = next(&mut app).await;

@@ -244,7 +244,7 @@ fn truncated_responses_are_reset() {
         let responses = [
             ("Content-Length: 9\r\n\r\nabc", Code::INTERNAL_ERROR),
             ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Code::INTERNAL_ERROR),
-            // A malformed response: RFC 9113 section 8.1.1.
+            // The last response is malformed (RFC 9113 section 8.1.1).
             ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n", Code::PROTOCOL_ERROR),
         ];
         for (response, code) in responses {
@@ -386,7 +386,7 @@ fn expectations_and_early_responses_are_relayed() {
         app.send(OK).await;
         assert_eq!(body_of(&mut up).await, b"ok");
         assert!(done.recv().await.unwrap().server_reusable);
-        // Without the body the connection cannot be used again.
+        // The body was not sent, so the connection cannot be used again.
         let mut up = user.open(&asked, false).unwrap();
         app.expect(expected).await;
         app.send("HTTP/1.1 417 No\r\nContent-Length: 0\r\n\r\n").await;
@@ -397,7 +397,8 @@ fn expectations_and_early_responses_are_relayed() {
     });
 }
 
-/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of them.
+/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of the
+/// pieces.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {
@@ -465,7 +466,7 @@ fn an_extended_connect_is_an_upgrade() {
     });
 }
 
-/// As the RFC defines it, by an implementation independent of the engine's.
+/// The accept value as RFC 6455 defines it, computed independently of the engine.
 fn accept(key: &str) -> String {
     use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
     let answered = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");

@@ -32,7 +32,7 @@ fn a_request_and_its_response_are_relayed() {
         assert!(done.failure.is_none() && done.client_reusable && done.server_reusable);
         assert!(done.first_byte.is_some() && done.response_started);
         assert_eq!(done.status, Some(200));
-        // 32 bytes for each field, in addition to names and values.
+        // In addition to names and values, 32 bytes are counted for each field.
         assert_eq!(done.request_bytes, 4 * 32 + 10 + 11 + 11 + 9);
         assert_eq!(done.response_bytes, 2 * 32 + 10 + 15 + 2);
     });
@@ -152,7 +152,7 @@ fn a_refused_request_is_sent_again_with_its_body() {
 #[test]
 fn a_request_is_not_retried_if_too_much_of_it_was_sent() {
     run(async {
-        // The server accepts more than is held for a retry.
+        // The server accepts more bytes than are held for a retry.
         let peers = leno_h2::Limits { stream_window: 256 * 1024, ..leno_h2::Limits::default() };
         let (user, mut app, mut done) = h2_h2(Settings { peers, ..Settings::default() });
         let mut up = user.open(&request("POST", "/"), false).unwrap();
@@ -219,7 +219,8 @@ fn a_request_is_retried_if_its_response_is_refused_or_late() {
     });
 }
 
-/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of them.
+/// A body that was read for an authorizer is held in pieces. A server that reads slowly has received only some of the
+/// pieces.
 #[test]
 fn a_body_that_was_read_ahead_survives_an_early_response() {
     run(async {
@@ -266,7 +267,7 @@ fn resets_are_passed_on_at_every_stage() {
         up.reset(Code::CANCEL);
         assert_eq!(answer.data().await.unwrap_err().code, Code::CANCEL);
         assert_eq!(done.recv().await.unwrap().failure.unwrap().place, Party::Client);
-        // The server resets its stream during the response: what came before is delivered.
+        // The server resets its stream during the response. The part before that is delivered.
         for ended in [false, true] {
             let mut up = user.open(&request("POST", "/"), ended).unwrap();
             let (_, mut answer) = next(&mut app).await;
@@ -338,7 +339,7 @@ fn a_stall_is_blamed_on_the_side_that_does_not_move() {
         let Settings { limits, tries, .. } = impatient();
         let settings = Settings { limits, tries, ..small_windows() };
         let (user, mut app, mut done) = h2_h2(settings);
-        // The whole request has been sent; a part of it; more than the server accepts.
+        // Either the whole request has been sent; or a part of it; or more than the server accepts.
         let cases =
             [(10, true, Party::Server), (10, false, Party::Us), (200_000, false, Party::Server)];
         for (bytes, ended, place) in cases {
@@ -361,7 +362,7 @@ fn grpc_calls_get_statuses_errors_and_deadlines() {
         call.push(b"content-type", b"application/grpc");
         call.push(b"te", b"trailers");
         call.push(b"grpc-timeout", b"100m");
-        // A status in trailers, and one in the only head.
+        // The status is in trailers, or in the only head.
         for only in [false, true] {
             let mut up = user.open(&call, false).unwrap();
             up.send_data(&b"\0\0\0\0\0"[..], true);
@@ -380,7 +381,7 @@ fn grpc_calls_get_statuses_errors_and_deadlines() {
             body(&mut up).await.unwrap();
             assert_eq!(done.recv().await.unwrap().grpc_status, Some(if only { 5 } else { 7 }));
         }
-        // Errors that the proxy generates.
+        // The proxy generates these errors.
         let mut up = user.open(&call, true).unwrap();
         next(&mut app).await.1.reset(Code::REFUSED_STREAM);
         assert_eq!(
@@ -396,7 +397,7 @@ fn grpc_calls_get_statuses_errors_and_deadlines() {
         assert_eq!(head.get(b"grpc-status"), Some(&b"4"[..]));
         assert_eq!(head.get(b"leno-error"), Some(&b"deadline"[..]));
         assert_eq!(answer.closed().await.unwrap().code, Code::CANCEL);
-        // A server that cancels at the client's deadline, and one that cancels before.
+        // One server cancels at the client's deadline, and another one before it.
         call.remove_all(b"grpc-timeout");
         for (timeout, status, cause) in [("1m", "4", "deadline"), ("1H", "1", "cancel")] {
             let mut call = call.clone();
@@ -447,7 +448,7 @@ fn extended_connect_waits_for_the_settings_of_a_new_connection() {
             let mut extended = request("CONNECT", "/chat");
             extended.push(b":protocol", b"websocket");
             let mut up = user.open(&extended, false).unwrap();
-            // Long after the request has arrived.
+            // This is long after the request has arrived.
             tokio::time::sleep(Duration::from_secs(5)).await;
             let (mut app, driver) = leno_h2::server(far, &[], &Rc::new(limits));
             spawn_local(driver.run());
@@ -469,7 +470,7 @@ fn extended_connect_stops_waiting_at_its_deadline_or_when_its_client_leaves() {
             let deadline = (!leaves).then_some(Duration::from_secs(1));
             let settings = Settings { deadline, ..Settings::default() };
             let (user, accept) = h2_front(&settings);
-            // The other end sends nothing.
+            // The other end never sends anything.
             let (near, _far) = tokio::io::duplex(settings.pipe);
             let (server, driver) = leno_h2::client(near, &Rc::new(settings.h2.clone()));
             spawn_local(driver.run());
@@ -543,7 +544,7 @@ fn a_draining_server_gets_no_new_requests_and_finishes_its_own() {
         let mut first = user.open(&request("GET", "/1"), true).unwrap();
         let (_, mut answer) = next(&mut app).await;
         app.drain();
-        // The GOAWAY has arrived once something that was sent after it has.
+        // Once bytes that were sent after the GOAWAY have arrived, the GOAWAY has arrived, too.
         answer.send_head(&head([(":status", "200")]), false);
         first.head().await.unwrap();
         answer.send_data(&b"ok"[..], false);

@@ -1,4 +1,4 @@
-//! HTTP/1 through two proxies with HTTP/2 between them: messages arrive unchanged.
+//! Tests HTTP/1 through two proxies with HTTP/2 between them: messages must arrive unchanged.
 
 use leno_h2::Code;
 use leno_http::Party;
@@ -51,7 +51,7 @@ fn requests_arrive_unchanged() {
         for request in same {
             assert_eq!(through(request, OK).await.0, request);
         }
-        // The changes that HTTP requires of a hop are the same as without HTTP/2 between the proxies.
+        // The changes that HTTP requires of a hop are the same as they would be without HTTP/2 between the proxies.
         let changed = [
             (
                 "GET / HTTP/1.0\r\nUser-Agent: x\r\n\r\n",
@@ -212,7 +212,7 @@ fn a_proxy_between_two_others_changes_nothing() {
         app.expect(asked).await;
         app.send(answer).await;
         client.expect(answer).await;
-        // First refused, then granted.
+        // At first the server refuses the upgrade, then it grants one.
         client.send(CHAT).await;
         app.expect(CHAT).await;
         app.send(answer).await;
@@ -294,8 +294,8 @@ fn both_proxies_report_the_cause_of_a_truncated_response() {
     }
 }
 
-/// If an application resets streams with the codes of mesh proxies, its report is not trusted, and its client gets a
-/// code of RFC 9113.
+/// If an application resets streams with the codes of proxies of the mesh, its report is not trusted, and its client
+/// gets a code of RFC 9113.
 #[test]
 fn applications_cannot_report_causes() {
     let from_application = Settings { from_mesh: true, ..Settings::default() };

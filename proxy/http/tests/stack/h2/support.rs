@@ -1,5 +1,5 @@
-//! A proxy built from the engine, with connections of either version on both sides. The clock is paused, so a wait for
-//! something that never happens ends at once.
+//! A proxy that is built from the engine, with connections of either version on both sides. The clock is paused, so a
+//! wait for something that never happens ends at once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -48,10 +48,10 @@ pub(crate) struct Settings {
     pub(crate) set: Vec<HeaderLine>,
     pub(crate) set_response: Vec<HeaderLine>,
     pub(crate) target: Option<&'static [u8]>,
-    /// Responses with this status are refused, and the request is retried.
+    /// The status of responses that are refused, so that the request is retried.
     pub(crate) retry_on: Option<u16>,
     pub(crate) tries: usize,
-    /// Reads up to this many bytes of the body before the request is relayed, as for an authorizer.
+    /// How many bytes of the body are read before the request is relayed, as for an authorizer.
     pub(crate) read_ahead: Option<usize>,
     /// How long the proxy waits between two attempts.
     pub(crate) back_off: Duration,
@@ -212,11 +212,11 @@ async fn serve_h1(
             if tries == settings.tries || !done.failure.as_ref().is_some_and(|it| it.retryable) {
                 break done;
             }
-            // Not every test reads the results.
+            // The test may not read the results.
             let _ = report.send(done);
         };
         let after = client.conclude(&request, &done).await;
-        // Not every test reads the results.
+        // The test may not read the results.
         let _ = report.send(done);
         match after {
             leno_http::After::Next => {}
@@ -309,7 +309,7 @@ pub(crate) fn conclude(
         call.conclude(&done);
         None
     };
-    // Not every test reads the results.
+    // The test may not read the results.
     let _ = report.send(done);
     kept
 }
@@ -325,14 +325,14 @@ pub(crate) fn request(method: &str, path: &str) -> Head {
     head([(":method", method), (":scheme", "http"), (":authority", "a"), (":path", path)])
 }
 
-/// The fields as text, one in each line.
+/// The fields as text, one field in each line.
 pub(crate) fn lines(head: &Head) -> String {
     head.iter()
         .map(|field| format!("{}: {}\n", field.name().escape_ascii(), field.value().escape_ascii()))
         .collect()
 }
 
-/// The whole body. Credit is given as it is read.
+/// The whole body. The peer gets credit as the body is read.
 pub(crate) async fn body(stream: &mut Stream) -> Result<Vec<u8>, Reset> {
     let mut all = vec![];
     while let Some(piece) = stream.data().await? {
@@ -342,7 +342,7 @@ pub(crate) async fn body(stream: &mut Stream) -> Result<Vec<u8>, Reset> {
     Ok(all)
 }
 
-/// Sends a body in parts, waiting for room.
+/// Sends a body in parts. Waits until there is room for each part.
 pub(crate) async fn send_body(stream: &mut Stream, bytes: &[u8], end: bool) {
     for part in bytes.chunks(30_000) {
         if stream.capacity().await.is_err() {

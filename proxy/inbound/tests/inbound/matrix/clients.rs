@@ -1,4 +1,4 @@
-//! The clients, by what they prove, and what becomes of each.
+//! The clients of the tests, by the identity that they prove, and the expected outcome for each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ pub(crate) const PONG: &[u8; 5] = b"pong\n";
 
 const ORDERS: &str = "spiffe://cluster.local/ns/shop/sa/orders";
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
-/// Of the namespace and the name that policies are for, in a trust domain that is federated.
+/// The same namespace and name as in the policies, but in a federated trust domain.
 const FAR: &str = "spiffe://far.example/ns/shop/sa/web";
-/// Its certificates are revoked.
+/// An identity whose certificates are revoked.
 const STOLEN: &str = "spiffe://cluster.local/ns/shop/sa/stolen";
 
-/// What a client proves.
+/// The identity that a client proves, and by whose authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
     Plaintext,
     NoCertificate,
     OtherAuthority,
     OtherTrustDomain,
-    /// Of a trust domain that is federated, by its own authority.
+    /// A federated trust domain, proven by that domain's own authority.
     Federated,
-    /// Of the mesh's own trust domain, by the authority of the federated one.
+    /// The mesh's own trust domain, but signed by the authority of the federated one.
     OwnNameOfFederated,
     Expired,
     NotYetValid,
@@ -83,12 +83,13 @@ impl fmt::Display for Client {
     }
 }
 
-/// A connection, whatever is below it.
+/// A connection with or without TLS.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-/// The authority of the mesh, and another one.
+/// The authority of the mesh, that of a trust domain that the mesh does not accept, and that of a federated trust
+/// domain.
 pub(crate) struct Clients {
     authority: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
@@ -99,13 +100,13 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn new() -> Self {
-        // All have one name, which proves nothing.
+        // The authorities have the same name, because a name proves nothing.
         let ((authority, root), (other, _)) = (self::authority(), self::authority());
         let (federated, federated_root) = self::authority();
         Self { authority, root, other, federated, federated_root }
     }
 
-    /// What the server proves, and by which root it verifies clients.
+    /// The server's certificate, and the roots with which it verifies clients.
     pub(crate) fn of_server(&self) -> Keyring {
         let (chain, key) = certificate(ORDERS, &self.authority, None);
         let keyring = Keyring::new();
@@ -147,7 +148,7 @@ impl Clients {
         config
     }
 
-    /// What becomes of a client's request, or of its bytes.
+    /// The outcome for a client that sends a request, or bytes.
     pub(crate) async fn try_as(
         &self,
         client: Client,
@@ -171,7 +172,8 @@ impl Clients {
         outcome
     }
 
-    /// The status and the reason in `leno-error`; 200 for bytes that are answered.
+    /// The status of the response and the reason in `leno-error`; 200 if bytes are answered; `None` if nothing is
+    /// received.
     async fn answer(
         &self,
         client: Client,
@@ -204,7 +206,7 @@ impl Clients {
     }
 }
 
-/// Runs the tasks of hyper in the test's thread.
+/// Runs hyper's tasks on the test's thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Tasks;
 
@@ -240,7 +242,7 @@ async fn request(
     Some((response.status().as_u16(), reason(response.headers())))
 }
 
-/// `token-expired` of `authorization-denied; reason=token-expired`.
+/// The reason in the header, such as `token-expired` in `authorization-denied; reason=token-expired`.
 fn reason(headers: &HeaderMap) -> String {
     let error = headers.get("leno-error").map(|error| error.to_str().unwrap());
     let parts = error.into_iter().flat_map(|error| error.split("; "));
@@ -255,7 +257,8 @@ fn authority() -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
     (Issuer::new(root, key), certificate)
 }
 
-/// A certificate of this identity. `years`: valid from the begin of the first until that of the second.
+/// A certificate of this identity. `years` says that the certificate is valid from the beginning of the first year to
+/// the beginning of the second.
 fn certificate(
     id: &str,
     issuer: &Issuer<'static, KeyPair>,

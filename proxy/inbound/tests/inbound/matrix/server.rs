@@ -1,4 +1,4 @@
-//! The workload: its application, and the inbound side before it.
+//! The workload: its application, and the inbound side in front of it.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use super::clients::{PING, PONG, Tasks};
 use super::tokens::Tokens;
 use crate::support;
 
-/// The one policy of the workload.
+/// The single policy of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
     Allow,
@@ -38,7 +38,7 @@ pub(crate) enum Rules {
 pub(crate) struct Workload {
     pub(crate) proxy: SocketAddr,
     registry: Rc<Registry>,
-    /// Connections on which the application got bytes.
+    /// The number of connections on which the application received bytes.
     reached: Rc<Cell<u64>>,
 }
 
@@ -83,7 +83,7 @@ impl Workload {
         Self { proxy, registry, reached }
     }
 
-    /// How often the policy has audited.
+    /// How many requests or connections the policy has audited.
     pub(crate) fn audited(&self) -> u64 {
         let text = render(&self.registry.snapshot(), &[], false);
         let mut counts = text.lines().filter(|line| line.contains(r#"decision="audit""#));
@@ -91,7 +91,7 @@ impl Workload {
         count.map_or(0, |(_, count)| count.parse().unwrap())
     }
 
-    /// On how many connections the application got bytes.
+    /// The number of connections on which the application received bytes.
     pub(crate) fn reached(&self) -> u64 {
         self.reached.get()
     }
@@ -149,7 +149,7 @@ async fn connection(mut stream: TcpStream, protocol: Protocol, reached: Rc<Cell<
             let mut first = [0; PING.len()];
             if stream.read_exact(&mut first).await.is_ok() {
                 reached.set(reached.get() + 1);
-                // A client that speaks TLS takes it for no record.
+                // A client that expects TLS does not recognise this answer as a TLS record.
                 let _ = stream.write_all(PONG).await;
             }
         }

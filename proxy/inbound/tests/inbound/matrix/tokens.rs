@@ -1,4 +1,4 @@
-//! Tokens of users: a good one, and those that are not believed.
+//! Tokens of users: a valid one, and those that are rejected.
 
 use std::time::SystemTime;
 

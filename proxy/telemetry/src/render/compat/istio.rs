@@ -8,7 +8,7 @@ use crate::snapshot::{EdgeCounts, Snapshot};
 /// Reads one count of an edge.
 type Read = fn(&EdgeCounts) -> u64;
 
-/// What Istio says where it knows nothing.
+/// Istio's value for unknown labels.
 const UNKNOWN: &str = "unknown";
 
 pub(super) fn render(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
@@ -57,7 +57,7 @@ pub(super) fn render(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
     page.line(format_args!("istio_build{{component=\"proxy\",tag=\"{tag}\"}} 1"));
 }
 
-/// One end, under the prefix `source` or `destination`.
+/// One end of an edge, with the prefix `source` or `destination` of its labels.
 struct End<'a> {
     prefix: &'a str,
     workload: &'a str,
@@ -82,7 +82,7 @@ impl End<'_> {
     }
 }
 
-/// `server`: the workload that the server belongs to.
+/// The labels of an edge. `server` is the workload to which the server belongs.
 fn labels(own: &OwnWorkload, edge: &EdgeLabels, server: &str) -> String {
     let here = own.identity.as_deref().filter(|_| edge.mtls).unwrap_or_default();
     let (workload, namespace) = (&*own.workload, &*own.namespace);
@@ -104,7 +104,7 @@ fn labels(own: &OwnWorkload, edge: &EdgeLabels, server: &str) -> String {
             principal: &client_identity,
         };
         let destination = End { prefix: "destination", workload, namespace, principal: here };
-        // The server's proxy does not know which of its services was called.
+        // The server's proxy does not know which service the client called.
         ("destination", source, destination, workload)
     };
     let mut labels = String::new();
@@ -117,7 +117,7 @@ fn labels(own: &OwnWorkload, edge: &EdgeLabels, server: &str) -> String {
         service => format!("{service}.{of_service}.svc.cluster.local"),
     };
     let security = match (reporter, edge.mtls) {
-        // Istio leaves it to the server to say.
+        // In Istio only the server's proxy reports this label.
         ("source", _) => UNKNOWN,
         (_, true) => "mutual_tls",
         (_, false) => "none",

@@ -7,7 +7,7 @@ use crate::edge::EdgeLabels;
 use crate::render::{Measured, Page};
 use crate::snapshot::{EdgeCounts, Snapshot};
 
-/// What says when the certificate in use ends.
+/// Leno's metric for the end of the certificate in use.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 
 pub(super) fn render(
@@ -65,7 +65,7 @@ fn connections(page: &mut Page, groups: &Grouped) {
     }
 }
 
-/// What the mesh has failed, by direction, since Linkerd has the direction in the name.
+/// The requests and connections that the mesh has failed. Linkerd has a metric for each direction.
 fn errors(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
     for (name, outbound) in [("inbound_http_errors", false), ("outbound_http_errors", true)] {
         let mut causes = std::collections::BTreeMap::<&str, u64>::new();

@@ -43,7 +43,7 @@ fn registry() -> Registry {
         from.request(200, Duration::from_millis(1));
         from.grpc(grpc, 200);
     }
-    // One that the mesh has failed.
+    // A request that the mesh has failed.
     from.request(503, Duration::from_millis(1));
     from.grpc(14, 503);
     registry
@@ -153,7 +153,7 @@ fn no_series_stands_twice_and_without_the_setting_there_is_none() {
 fn a_sum_does_not_fall_when_an_edge_is_not_shown_any_more() {
     let registry = registry();
     let held = registry.edge(&edge(Direction::Outbound, "web-0", "cart-0"));
-    // An edge with an open connection is live.
+    // If an edge has an open connection, it is live.
     registry.edge(&edge(Direction::Outbound, "web-0", "cart-1")).tcp_closed();
     let later = std::time::Instant::now() + EDGE_IDLE * 2;
     let text = page(&registry.snapshot_at(later), "istio,linkerd", false);
@@ -168,7 +168,7 @@ fn a_sum_does_not_fall_when_an_edge_is_forgotten_for_want_of_room() {
     let registry = registry();
     let mut edges = vec![registry.edge(&edge(Direction::Outbound, "web-0", "cart-0"))];
     registry.edge(&edge(Direction::Outbound, "web-0", "cart-1")).tcp_closed();
-    // `cart-1` is idle, and these take the room.
+    // `cart-1` is idle, and these edges take its place.
     let later = std::time::Instant::now() + EDGE_IDLE * 2;
     let another = |nth| edge(Direction::Outbound, "web-0", &format!("other-{nth}"));
     edges.extend((0..MAX_EDGES).map(|nth| registry.edge_at(&another(nth), later)));

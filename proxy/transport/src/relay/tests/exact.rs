@@ -1,5 +1,5 @@
-//! Ends and resets are passed on as what they are: in the middle of bulk, after a half-close, and when the other side
-//! does not read.
+//! Tests that an end is passed on as an end and a reset as a reset: in the middle of much data, after a half-close, and
+//! when the other side does not read.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use socket2::{SockRef, Socket};
 use super::*;
 use crate::budget::{self, Budget, Charge, MIN_BUDGET};
 
-/// More than a direction copies before it splices, and more than the kernel's buffers accept at once.
+/// This is more than a direction copies before it splices, and more than the kernel's buffers accept at once.
 const BULK: usize = 3 * 1024 * 1024;
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn a_server_that_closes_with_bytes_unread_resets_the_client() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_is_noticed_although_the_other_side_does_not_read() {
     let Chain { mut client, server, relay } = chain().await;
-    // Until a write would block, because an error is noticed late only if the writer is blocked.
+    // Write until a write would block, because an error is noticed late only if the writer is blocked.
     let mut sent = 0;
     let chunk = pattern(64 * 1024);
     while let Ok(wrote) = tokio::time::timeout(Duration::from_millis(1), client.write(&chunk)).await
@@ -144,7 +144,7 @@ async fn the_sockets_of_a_long_lived_relay_get_keep_alive_probes() {
     relay.abort();
 }
 
-/// Runs on a thread of its own, because a budget belongs to its thread.
+/// Runs a test on a thread of its own, because a budget belongs to its thread.
 fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -178,8 +178,8 @@ fn while_memory_is_short_bytes_still_move_and_little_is_held() {
     });
 }
 
-/// For copied and for spliced streams, and with bytes in a pipe while the reader stalls: once everything has moved, the
-/// relay holds no memory although both connections are open.
+/// When all bytes have moved, the relay holds no memory although both connections are open. Tested for copied and for
+/// spliced streams, and with bytes in a pipe while the reader stalls.
 #[test]
 fn an_idle_relay_holds_no_buffer() {
     in_thread(|| async {
@@ -191,7 +191,7 @@ fn an_idle_relay_holds_no_buffer() {
                 client.write_all(&pattern(bytes)).await.unwrap();
                 client
             });
-            // Lets the relay block before the reader reads anything.
+            // Let the relay block before the reader reads anything.
             for _ in 0..1_000 {
                 tokio::task::yield_now().await;
                 most = most.max(budget::charged());
@@ -210,7 +210,7 @@ fn an_idle_relay_holds_no_buffer() {
     });
 }
 
-/// The actions of one side: writes of these sizes, and then its end.
+/// The actions of one side: it writes pieces of these sizes, and then ends.
 fn script() -> impl Strategy<Value = Vec<usize>> {
     proptest::collection::vec(prop_oneof![1..200usize, 1..200_000usize], 0..12)
 }

@@ -1,4 +1,4 @@
-//! Calls the stand-in as a proxy does, with the clients of linkerd2-proxy-api.
+//! Calls the stand-in with the clients of linkerd2-proxy-api, as a proxy does.
 
 use linkerd2_proxy_api::destination::destination_client::DestinationClient;
 use linkerd2_proxy_api::identity::identity_client::IdentityClient;
@@ -9,7 +9,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 
-/// A running stand-in for a lab with three workloads, of which one is opaque, and a channel to it.
+/// A running stand-in for a lab with three workloads, the traffic of one of which is opaque, and a channel to it.
 async fn served(protocol: Protocol) -> (RunningControl, Channel) {
     let workloads = vec![
         ("client".to_owned(), [10, 89, 0, 2].into()),
@@ -63,7 +63,7 @@ async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
     assert_eq!(tls.server_name.unwrap().name, identity("s0"));
     let hint = endpoint.protocol_hint.unwrap().protocol;
     assert_eq!(hint, Some(protocol_hint::Protocol::H2(protocol_hint::H2 {})));
-    // A service may be opaque by its address, and with TCP all are.
+    // A service can be opaque by its address; if the protocol is TCP, all services are.
     let hint = ask(&channel, "10.89.0.4:8080").await.endpoint.unwrap().protocol_hint.unwrap();
     assert_eq!(hint.protocol, Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {})));
     assert_eq!(ask(&channel, "192.0.2.1:80").await.endpoint, None, "no workload is there");
@@ -71,8 +71,8 @@ async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
     assert!(ask(&channel, "10.89.0.3:8080").await.opaque_protocol);
 }
 
-/// Regression: proxies refused all connections of `tcp-64k`. They did not accept mTLS on an opaque
-/// port, so no connection seemed to come from the mesh.
+/// Regression: proxies refused all connections of `tcp-64k`. They did not accept mTLS on an opaque port, so no
+/// connection seemed to come from a client of the mesh.
 #[tokio::test]
 async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
     for (protocol, routes) in [(Protocol::Grpc, Some(1)), (Protocol::Tcp, None)] {
