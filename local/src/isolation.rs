@@ -283,7 +283,7 @@ pub struct ResolverNames<'a> {
     pub instance: &'a str,
     /// The instance's fully qualified names.
     pub full: &'a [String],
-    /// The instance's namespace, whose names are tried first.
+    /// The instance's addresses.
     pub namespace: &'a str,
     /// Its own addresses.
     pub addresses: crate::addresses::Addresses,

@@ -112,7 +112,7 @@ impl ProcessLimits {
         line.and_then(|count| count.trim().parse().ok()).unwrap_or_default()
     }
 
-    /// The limit of memory.
+    /// The memory limit.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryQuantity> {
         self.memory.as_ref().map(|(memory, _)| *memory)

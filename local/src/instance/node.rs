@@ -1,10 +1,8 @@
 //! An instance in node mode: its broker, and its membership of a group of instances that share a node proxy.
 //!
 //! ```text
-//!            Serve                      joins, is served            leaves, finishes what it has
-//!  broker ◄──────── its group                  │                          │
-//!     └───────────► the group that it goes to ─┘      the one before ◄────┘
-//!        listeners
+//!  broker ──listeners──► the process of the present group     serves, then leaves and finishes its open streams
+//!     └─────listeners──► the process of the next group        joins, then serves
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -51,7 +49,7 @@ struct Membership<'l> {
     place: &'l InstanceResources,
     turn: &'l ProxyTurn,
     events: mpsc::UnboundedSender<MembershipEvent>,
-    /// The group whose process serves it; `None` once the instance has left it.
+    /// The group whose process serves the instance; `None` once the instance has left it.
     group: RefCell<Option<Rc<NodeProxyGroup>>>,
     /// The number of the current membership.
     current: Cell<u64>,

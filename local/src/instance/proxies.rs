@@ -1,11 +1,12 @@
-//! The proxy of an instance: one of its own (a sidecar), or a node proxy. When `leno.dev/mode` changes in its
-//! documents, the other kind takes over while the instance runs.
+//! The proxy of an instance is a sidecar, which serves this instance only, or a node proxy. When `leno.dev/mode`
+//! changes in the instance's documents, a proxy of the other mode takes over while the instance runs.
 //!
 //! ```text
-//! one turn       ─► serves ────────────► leaves, finishes what it has (24 h at most) ─► ends
-//! the next one         ─► waits for its certificate ─► serves ─► ...
-//! Both listen on the same ports once the next one serves. Then the one before closes its listeners, and the kernel
-//! moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`).
+//! one turn       ─► serves ────────────► leaves, finishes its open streams (24 h at most) ─► ends
+//! the next turn        ─► waits for its certificate ─► serves ─► ...
+//! ```
+//! Both listen on the same ports once the next one serves. Then the earlier one closes its listeners, and the
+//! kernel moves the connections that wait in them to the listeners of the next one (`net.ipv4.tcp_migrate_req`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

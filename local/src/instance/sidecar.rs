@@ -2,8 +2,8 @@
 //! from the present one.
 //!
 //! ```text
-//! process           ─► serves ──────────► leaves ─► closes its listeners, finishes its open streams (24 h at most) ─► ends
-//! the next process       ─► waits for its certificate ─► serves ─► ...
+//! process       ─► serves ──────────► leaves ─► closes its listeners, finishes its streams (24 h at most) ─► ends
+//! next process       ─► waits for its certificate ─► serves ─► ...
 //! ```
 //! The next process listens on the same ports once it can serve. Then the earlier process closes its listeners,
 //! and the kernel moves the connections that wait in them to the listeners of the next process

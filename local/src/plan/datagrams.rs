@@ -1,4 +1,4 @@
-//! Which datagrams of a workload its proxy carries, and whether it can carry them.
+//! Decides which datagrams of a workload its proxy carries, and reports settings that are not possible.
 
 use leno_capture::{Backend, CaptureChoice};
 use leno_resources::{CAPTURE_ANNOTATION, Located, Object, UDP_ANNOTATION, Workload};
@@ -8,8 +8,8 @@ use super::Draft;
 use super::settings::WorkloadSettings;
 
 impl Draft<'_> {
-    /// The setting in the documents. For a workload that declares a port of datagrams, all datagrams but DNS are
-    /// carried.
+    /// Which datagrams the proxy carries: as the documents set it. Without a setting, it carries all datagrams
+    /// except DNS if the workload declares a UDP port.
     pub(super) fn datagrams(
         &mut self,
         located: &Located<Object>,
