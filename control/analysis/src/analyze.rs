@@ -1,4 +1,4 @@
-//! Mistakes in documents.
+//! Finds mistakes in documents and stored objects.
 
 mod authorization;
 mod effect;
