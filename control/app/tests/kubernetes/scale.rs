@@ -5,7 +5,7 @@
 //!  this process ── stub pods, slices ──► API server, etcd ──► the controller, on CPUs of its own
 //!       │  ▲                                                          │
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
-//!       └ clients: each asks what the proxy of one of the pods would ask
+//!       └ clients: each subscribes as the proxy of one of the pods would
 //! ```
 //! Every run checks bounds of counts and bytes: what a change makes the controller send and to which proxies, what
 //! it reads again after an outage, and that no proxy loses its stream. If none of the variables below is set, the

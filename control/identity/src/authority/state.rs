@@ -6,7 +6,7 @@
 //!   Stable ──────────► Add ──────────────────► Switch ──────────────────► Remove ───────────► Stable
 //!   signs:   to        from                    to                         to                  to
 //!   trusted: to        from, to                from, to                   to                  to
-//!   advances when all  trust both              have a certificate of `to` trust `to` alone
+//!   next when proxies:  trust both              have a certificate of `to` trust only `to`
 //! ```
 //! Aborting reverses a rotation: `from` and `to` are exchanged, and it continues through the same phases from the
 //! matching one. Add becomes Remove, Switch stays Switch, and Remove becomes Add. So no verifier ever receives a
