@@ -9,7 +9,7 @@ use leno_types::routes::{InvalidTarget, RouteTarget};
 
 use crate::support::{SHOP, names, put};
 
-/// The label `leno.dev/use-waypoint: edge`, and more, in place of `@LABELS@`.
+/// A service that uses a waypoint. `@LABELS@` is replaced by `leno.dev/use-waypoint: edge` and other labels.
 const WEB: &str = "apiVersion: v1\nkind: Service
 metadata: {name: web, namespace: shop, labels: {@LABELS@}}
 spec: {clusterIPs: [10.96.0.1, fd96::1], selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
