@@ -1,7 +1,7 @@
 //! The state that all streams share: the index, the encodings of its values, and the subscriptions.
 //!
 //! ```text
-//!   apply(changes) ──► index ──► Changed ──► Subscriptions ──► the streams that asked
+//!   apply(changes) ──► index ──► ChangedNames ──► Subscriptions ──► the subscribed streams
 //!                                                                 │ resolve: a short look
 //!                                                                 ▼
 //!                                                   Encodings: once a version, shared bytes

@@ -1,7 +1,7 @@
 //! The subscriptions of all streams, so that a change of the index wakes only the streams that need it.
 //!
 //! ```text
-//!   change of the index ──► Subscriptions ──► Mailbox of each stream that asked ──► its task wakes
+//!   change of the index ──► Subscriptions ──► Mailbox of each subscribed stream ──► its task wakes
 //!                           subject -> streams    subjects to compare, each once
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Publishes the trust bundle to proxies, and records which bundle each proxy reports to use.
 //!
 //! ```text
-//!  Authority ──► State::trust ──► every stream: TrustBundle ──► the proxy puts it into use
+//!  Authority ──► PlaneState::trust ──► every stream: TrustBundle ──► the proxy uses it
 //!                                                                  │
 //!  a rotation's next phase ◄── TrustTable ◄── TrustInUse (hash) ◄──┘
 //! ```

@@ -1,7 +1,7 @@
 //! The SPIFFE Workload API, through which applications of `leno up` get their own certificates.
 //!
 //! ```text
-//!  application ── Unix socket ──► CgroupAttestor: which instance ──► State: its identity
+//!  application ── Unix socket ──► CgroupAttestor: which instance ──► PlaneState: its identity
 //!      ▲                                                                │
 //!      └──── certificate, key, bundle ◄── Authority ◄───────────────────┘
 //!      └──── again at 70 % of its life, and when the authority or the identity changes

@@ -1,7 +1,7 @@
 //! Encodes one service: its routes and policy, its endpoints, and the changes of its endpoints.
 //!
 //! ```text
-//!   version "F.E":  F  everything but endpoints, one for each set of routes the service comes with
+//!   version "F.E":  F  everything except endpoints, one for each set of routes that clients get
 //!                   E  endpoints:  E1 --step--> E2 --step--> E3, the newest, which is also kept whole
 //! ```
 

@@ -4,7 +4,7 @@
 //!  this process ── change SERVICE NUMBER ──► a control plane: its own process, no cluster
 //!       │  ▲                                        │
 //!       │  └──────── discovery over mTLS ───────────┘
-//!       └ up to 2,000 clients of leno-discovery, each with the questions of a proxy
+//!       └ up to 2,000 clients of leno-discovery, each with the subscriptions of a proxy
 //! ```
 //!
 //! By default the mesh is small, and the test only asserts counts. With `LENO_SCALE_LARGE` the mesh has the size
