@@ -18,7 +18,7 @@ pub use leno_observe::escape::escaped;
 pub use leno_program::{duration, note, note_text, print_line, print_text, within};
 pub use output::{OutputForm, print, print_json, print_raw};
 
-/// `EX_USAGE` of sysexits(3).
+/// The exit code for a wrong command line: `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
 
 /// The exit code of a finished command; an error is printed with the program's name in front.
@@ -41,8 +41,8 @@ pub fn complain(program: &str, error: &anyhow::Error) {
     note!("{program}: {}", escaped(&once(error)));
 }
 
-/// An error with its causes, without those that an earlier text already contains: some libraries
-/// include their causes in the message and return them as well.
+/// An error with its causes. Causes whose text an earlier message already contains are left out, because some
+/// libraries include their causes in the message and return them as well.
 fn once(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
