@@ -11,7 +11,7 @@ use crate::Error;
 use crate::objects::paged;
 use crate::pods;
 
-/// Most pods or services that are read.
+/// Most services that are read.
 const MAX_SERVICES: usize = 50_000;
 
 /// The names of a namespace's pods, of the workloads that created them, and of its services.

@@ -1,7 +1,6 @@
-//! `leno completion`, and the answers to the scripts that it prints.
-//!
-//! A script calls `leno` with the words of the line and the variable [`VARIABLE`]. The answer is what may come next:
-//! commands, options, their values, files, and names in running meshes.
+//! `leno completion`, and the completion of command lines for the scripts that it prints.
+//! A script calls `leno` with the words of the line and with the variable [`VARIABLE`]. `leno` answers with what
+//! may come next: commands, options, their values, files, and names in running meshes.
 
 mod names;
 
@@ -17,13 +16,15 @@ use names::{instances, meshes, namespaces, values};
 
 /// If this variable is set, `leno` completes a line instead of running it.
 const VARIABLE: &str = "LENO_COMPLETE";
-/// If this variable is set as well, `leno` does so as root if sudo needs no password. Only root knows what runs.
+/// If this variable is set as well, `leno` completes the line as root, provided that sudo needs no password. Only
+/// root can see which meshes run.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
-/// zsh loads the file from its `fpath` at the first Tab. This line answers that first Tab.
+/// zsh loads the completion script from its `fpath` when the user first presses Tab. This line makes the script
+/// answer that first Tab as well.
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
-/// Commands whose arguments name something that runs on this machine.
+/// The commands whose arguments name something that runs on this machine.
 const OF_MESHES: [&str; 26] = [
     "analyze",
     "authz",
@@ -79,7 +80,7 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     Ok(true)
 }
 
-/// If this process was started to complete a line, completes it and ends the process.
+/// If this process was started to complete a line, completes the line and ends the process.
 pub(crate) fn complete(command: fn() -> Command) {
     if std::env::var_os(VARIABLE).is_none() {
         return;
@@ -110,17 +111,17 @@ fn completing(command: Command) -> Command {
     command.mut_subcommands(completing)
 }
 
-/// Runs the same command as root instead of this process. Returns if that needs a password.
+/// Replaces this process by the same command running as root. Returns if that needs a password.
 fn as_root() {
     let Ok(program) = std::env::current_exe() else { return };
     let may = Process::new("sudo").args(["-n", "true"]).output();
     if !may.is_ok_and(|may| may.status.success()) {
         return;
     }
-    // The variables that the script has set, which sudo would drop.
+    // The variables that the script has set. They are passed explicitly, because sudo would drop them.
     let set = std::env::vars().filter(|(name, _)| name == VARIABLE || name.starts_with("_CLAP_"));
     let set = set.map(|(name, value)| format!("{name}={value}"));
-    // This returns only if sudo cannot be started. The line is then completed without names.
+    // `exec` returns only if sudo cannot be started. The line is then completed without names.
     let _error = Process::new("sudo")
         .args(["-n", "env"])
         .args(set)

@@ -41,7 +41,7 @@ pub(crate) struct PortForward {
     address: IpAddr,
 }
 
-/// A port of this machine, 0 for any, and one of the workload.
+/// A port of this machine, where 0 means any free port, and a port of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ports {
     here: u16,
@@ -82,8 +82,8 @@ pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
     })
 }
 
-/// The destination of connections to a port of a workload. It is looked up for each connection, because the instance
-/// may restart.
+/// Finds the destination of connections to a port of a workload. It is looked up for each connection, because the
+/// instance may restart.
 pub(super) fn target(
     layout: &Layout,
     namespace: Option<&str>,
