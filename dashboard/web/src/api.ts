@@ -1,4 +1,4 @@
-// What the interface answers: the types of dashboard/api/src/api.rs. It is read, never written.
+// The types of the interface's answers, as in dashboard/api/src/api.rs. The page only reads.
 
 import { moment, type Moment } from "./moment";
 
@@ -334,7 +334,7 @@ export class Refused extends Error {
 }
 
 function headers(): Record<string, string> {
-  // This header keeps pages of other sites from opening taps.
+  // Pages of other sites cannot send this header, and therefore cannot open taps.
   const all: Record<string, string> = { "Leno-Page": "1" };
   if (token) all["Authorization"] = `Bearer ${token}`;
   return all;
@@ -367,7 +367,7 @@ async function get<T>(path: string, parameters: Record<string, string | number |
 /** What a file of a moment has: what this reader may see, and nothing of what only administrators are to know. */
 export async function momentOf(at: number | undefined, window: number, signal: AbortSignal): Promise<Moment> {
   const of = async (path: string, parameters: Record<string, number>) => [path, await get(path, parameters, signal)] as const;
-  // These are of the present, and not everywhere.
+  // These answers exist only for the present, and not for every mesh.
   const ofNow = (path: string) =>
     of(path, {}).catch((error) => {
       if (error instanceof Refused && error.status === 404) return null;

@@ -1,4 +1,4 @@
-// Figures and names as people read them.
+// Formats figures and names for people.
 
 import type { About, Edge, Signals } from "./api";
 

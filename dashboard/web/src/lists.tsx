@@ -1,4 +1,5 @@
-// What the pages of the present have in common: a list that is narrowed, and why there is none.
+// The parts that pages about the present have in common: a list that a search narrows, and the reason why there is
+// no list.
 
 import type { ComponentChildren } from "preact";
 

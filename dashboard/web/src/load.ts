@@ -1,4 +1,4 @@
-// Data that is loaded, and again every few seconds while the present is shown.
+// Loads data, and loads it again every few seconds while the present is shown.
 
 import { useEffect, useState } from "preact/hooks";
 

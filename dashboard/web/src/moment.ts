@@ -1,4 +1,5 @@
-// A moment of the mesh as one file: the page, with the answers of that moment in it. It is opened without a server.
+// Saves a moment of the mesh as one file: the page, with the answers for that moment in it. It can be opened
+// without a server.
 
 /** What a saved page has. */
 export interface Moment {
@@ -60,6 +61,6 @@ export async function save(now: Moment, mesh: string): Promise<void> {
   document.body.append(link);
   link.click();
   link.remove();
-  // Some browsers read it after this task.
+  // Some browsers read the address only after this task, so it is revoked later.
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

@@ -1,5 +1,5 @@
-// Where the page is: the part of the address after `#`, so that it can be shared and the back button works.
-// `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
+// The place that the page shows. It is the part of the address after `#`, so that the address can be shared and
+// the back button works. `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
 
 import { useEffect, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// Whether what is shown is the mesh as it is: the control plane, the history, the proxies.
+// Shows whether the page is up to date: the state of the control plane, the history and the proxies.
 
 import type { Overview } from "./api";
 import { clock } from "./format";

@@ -1,4 +1,4 @@
-// Edges and workloads as tables: the same as the picture, for keyboards and screen readers.
+// Edges and workloads as tables. They have the same data as the picture, for keyboards and screen readers.
 
 import type { ComponentChildren } from "preact";
 

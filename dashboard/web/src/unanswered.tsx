@@ -1,4 +1,5 @@
-// What a success rate does not show: requests without an answer of the server, and what the mesh itself failed or refused.
+// Shows what a success rate does not contain: requests that the server did not answer, and what the mesh itself
+// failed or refused.
 
 import type { Signals } from "./api";
 import { percent } from "./format";

@@ -3,7 +3,7 @@
 //
 //   node browser.mjs STAGE ADDRESS     LENO_BROWSER: where playwright-core and axe-core are
 //                                      LENO_CHROMIUM: the browser
-//                                      LENO_SCREENSHOTS: where pictures go, if they are wanted
+//                                      LENO_SCREENSHOTS: where screenshots are stored; none are made without it
 
 import assert from "node:assert/strict";
 import { mkdtemp, rm } from "node:fs/promises";
@@ -19,7 +19,7 @@ const axe = require.resolve("axe-core/axe.min.js");
 
 const browser = await chromium.launch({
   executablePath: process.env.LENO_CHROMIUM,
-  // The test runs as root; the pages are ours.
+  // The sandbox is off because the test runs as root and opens only its own pages.
   args: ["--no-sandbox", "--disable-gpu"],
 });
 
@@ -54,7 +54,7 @@ async function shot(page, name) {
   const wide = page.viewportSize();
   for (const [size, suffix] of [[wide, ""], [{ width: 390, height: 844 }, "-small"]]) {
     await page.setViewportSize(size);
-    // The picture of the mesh is drawn anew in a frame of its own.
+    // The picture of the mesh is drawn in a separate animation frame.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     await page.screenshot({ path: join(folder, `${name}${suffix}.png`) });
   }
@@ -89,7 +89,7 @@ async function mesh() {
   page.on("response", loaded);
   await page.goto(address);
 
-  // What is broken is the first thing, and leads to the edge.
+  // The problem comes first, and links to the edge.
   const problem = page.locator(".problems li.bad a").filter({ hasText: "shop/front to shop/cart" });
   await problem.waitFor();
   assert.match(await page.locator(".problems").innerText(), /of them by the application itself/);
@@ -105,7 +105,7 @@ async function mesh() {
   await page.locator(".chart line.mark").first().waitFor({ state: "attached" });
   await shot(page, "dashboard-edge");
 
-  // From there to a workload, and back by the keyboard.
+  // A link leads from there to a workload, and a key leads back.
   await page.locator("h1 a", { hasText: "shop/cart" }).click();
   await page.locator("h1", { hasText: /^shop\/cart$/ }).waitFor();
   assert.match(await page.locator("dl.figures").first().innerText(), /1 of 1 ready/);
@@ -125,7 +125,7 @@ async function mesh() {
   await page.locator("h2 select").selectOption("shop");
   await page.locator("h2 select").selectOption("");
 
-  // The arrow keys walk through the picture, and Enter opens what is focused.
+  // The arrow keys move through the picture, and Enter opens the focused node.
   await canvas.focus();
   await page.keyboard.press("ArrowRight");
   await page.keyboard.press("Enter");
@@ -133,7 +133,7 @@ async function mesh() {
   await page.goBack();
   await canvas.waitFor();
 
-  // Before the change nothing was broken: the mark leads to the change, the slider to what was before it.
+  // Nothing was broken before the change. The mark leads to the change, and the slider to the time before it.
   assert.equal(await page.locator(".live").getAttribute("aria-pressed"), "true");
   const mark = page.locator(".marks .documents").last();
   assert.match(await mark.getAttribute("title"), /Workload shop\/front changed/);
@@ -157,7 +157,8 @@ async function mesh() {
   await page.keyboard.press("l");
   await page.locator(".live[aria-pressed=true]").waitFor();
 
-  // The moment is one file, which any browser opens without this program. It asks nothing of the network.
+  // The saved moment is one file, which any browser opens without this program and which loads nothing from the
+  // network.
   const saved = page.waitForEvent("download");
   await page.locator("button", { hasText: "Save this moment as a file" }).click();
   const download = await saved;
@@ -184,7 +185,7 @@ async function mesh() {
   await alone.close();
   await rm(dirname(file), { recursive: true });
 
-  // The page is closed when every body is here, and none is asked for after that.
+  // The page is closed when all bodies have arrived, and nothing more is requested after that.
   page.off("response", loaded);
   const total = (await Promise.all(bodies.values())).reduce((sum, body) => sum + body.length, 0);
   assert.ok(total > 0 && total <= 300_000, `the first load is ${total} bytes`);
@@ -226,7 +227,7 @@ async function routes() {
   await page.keyboard.press("Escape");
   await row("no rule matches").waitFor();
 
-  // Before the mesh began no rule was followed.
+  // Before the mesh started, no request followed a rule.
   const slider = page.locator(".timeline input");
   await slider.focus();
   await page.keyboard.press("Home");
@@ -235,7 +236,7 @@ async function routes() {
   await row("pages").waitFor();
   await shot(page, "dashboard-routes");
 
-  // The route's own page has its document and what is found in it.
+  // The route's own page shows its document and the findings about it.
   await row("pages").locator("a").click();
   await page.locator("h1", { hasText: "HTTPRoute shop/web" }).waitFor();
   await page.locator("pre", { hasText: "kind: HTTPRoute" }).waitFor();
@@ -264,7 +265,7 @@ async function unanswered() {
   await given.locator("a").click();
   await page.locator("dl.figures dd", { hasText: /^100 % \(\d+\)$/ }).waitFor();
   assert.match(await page.locator("article").innerText(), /Given up by the client/);
-  // The chart comes when its series has been read.
+  // The chart appears when its series has been loaded.
   await page.locator("article", { hasText: "not answered" }).waitFor();
   await visit(page, "#/workload/shop/locked");
   await page.locator("h1", { hasText: "shop/locked" }).waitFor();
@@ -273,8 +274,8 @@ async function unanswered() {
   assert.deepEqual(complaints, []);
   await page.context().close();
 
-  // Of a large mesh a namespace is one node; nothing of it was answered, and it is no green one. The edges are those of
-  // this mesh, and the workloads of the other namespace are added to the answer.
+  // In a large mesh, a namespace is one node. Nothing in it was answered, so the node must not be green. The edges
+  // are those of this mesh; workloads of the other namespace are added to the answer.
   const large = await open();
   await large.page.route("**/api/v1/topology*", async (route) => {
     const response = await route.fetch();
@@ -306,17 +307,17 @@ async function live() {
   await row("GET web:8080/nothing").first().waitFor();
   const rule = row("HTTPRoute shop/web rule pages").first();
   await rule.waitFor();
-  // Both proxies have told their parts of the time.
+  // Both proxies have reported their parts of the time.
   await row("application").first().waitFor();
   assert.match(await row("application").first().innerText(), /shop\/client-0\s+shop\/web-0\s+GET web:8080\/.*200\s+[\d.]+ ms/s);
   await shot(page, "dashboard-live");
 
-  // Each filter opens another tap, and closes the one before: there are four places.
+  // Each filter opens another tap and closes the one before. Only four taps may be open at once.
   const others = { "/old": "/nothing", "/nothing": "/old" };
   for (const path of ["/old", "/nothing", "/old", "/nothing", "/old"]) {
     await page.getByLabel("Path begins with").fill(path);
     await page.locator("button", { hasText: "Filter" }).click();
-    // What was shown before has the path of the other filter, too.
+    // The rows that were shown before have the path of the other filter.
     await row(`web:8080${others[path]}`).first().waitFor({ state: "detached" });
     await row(`web:8080${path}`).first().waitFor();
     assert.equal(await row(`web:8080${others[path]}`).count(), 0);
@@ -325,14 +326,15 @@ async function live() {
   await page.locator("button[aria-pressed=true]", { hasText: "Go on" }).waitFor();
   assert.deepEqual(complaints, []);
 
-  // Without the token nothing is shown, and a page of another site opens no tap.
+  // Without the token nothing is shown, and a page of another site cannot open a tap.
   const status = (headers, more = "id=1&workload=shop/client") =>
     page.evaluate(async ([headers, more]) => (await fetch(`/api/v1/tap?${more}`, { headers })).status, [headers, more]);
   assert.equal(await status({ "Leno-Page": "1" }), 401);
   const token = address.split("#token=")[1];
   assert.equal(await status({ Authorization: `Bearer ${token}` }), 400);
   assert.equal(await status({ Authorization: `Bearer ${token}`, "Leno-Page": "1" }), 200);
-  // What asking again does not mend is no 502, after which the page would ask every second.
+  // Errors that another request would not change must not be 502, because the page repeats a request after 502
+  // every second.
   for (const [more, code] of [["id=2&workload=shop/nosuch", 400], ["id=3&workload=shop/client&status=x", 400], ["id=1&close=true", 200]]) {
     assert.equal(await status({ Authorization: `Bearer ${token}`, "Leno-Page": "1" }, more), code, more);
   }
@@ -434,7 +436,7 @@ async function ofThePresent(flows) {
   await narrows("the-mesh", "shop/", "None that fits.", "troubled");
   await shot(page, "dashboard-checks");
 
-  // The past has none of it, which the page says.
+  // The past has no such data, and the page says so.
   const slider = page.locator(".timeline input");
   await slider.focus();
   await page.keyboard.press("Home");
@@ -442,7 +444,7 @@ async function ofThePresent(flows) {
   await page.keyboard.press("l");
   await page.locator("p", { hasText: "This page shows the present" }).waitFor({ state: "detached" });
 
-  // Where the program is none of the mesh's, as for a page that the observer itself serves, the page says what is missing.
+  // If the page is not served by `leno dashboard`, for example by the observer itself, it says what is missing.
   const other = await open();
   await other.page.route("**/api/v1/checks*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, groups: [{ name: "The mesh", findings: [] }] } }));
   await visit(other.page, "#/checks");
@@ -452,7 +454,7 @@ async function ofThePresent(flows) {
   await visit(other.page, "#/certificates");
   await other.page.locator("[data-state=unavailable]", { hasText: "leno dashboard shows this" }).waitFor();
   await other.page.locator("[aria-labelledby=leaves] tbody tr").first().waitFor();
-  // What is no date does not blank the page.
+  // An invalid date must not blank the page.
   const endless = { namespace: "shop", workload: "endless", instance: "endless-0", ready: true, silent: null, state: { certificate_ends_s: 1e300, identity: "spiffe://d/ns/shop/sa/endless" } };
   await other.page.route("**/api/v1/proxies*", (route) => route.fulfill({ status: 200, json: { at_ms: 1, proxies: [endless], left_out: 0 } }));
   await other.page.locator("[aria-labelledby=leaves] tbody tr td[title='– UTC']").waitFor();
@@ -486,7 +488,7 @@ async function gone() {
   console.log("open");
   await page.locator("[data-state=disconnected]").waitFor();
   assert.ok((await page.locator("tbody tr").count()) > 0);
-  // The browser itself tells of the answer 502.
+  // The browser itself reports the answer 502.
   assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
 }
 
@@ -525,7 +527,7 @@ async function cluster() {
     await page.locator(".brand .mesh").filter({ hasText: /./ }).waitFor();
     assert.equal(page.url(), base, "the token stays in the address");
     for (const [name, part] of PARTS) {
-      // The next answer with what the page shows, also where there is nothing to show.
+      // Opens a page and waits for its next answer, even if there is nothing to show.
       const answer = page.waitForResponse((response) => response.url().startsWith(`${base}api/v1/${part}?`));
       await page.locator("nav a", { hasText: name }).click();
       await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
@@ -544,7 +546,7 @@ async function cluster() {
       const { violations } = await page.evaluate(() => globalThis.axe.run());
       assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" | ")}`), [], name);
     }
-    // Checks and certificates are shown by `leno dashboard` alone, which the browser itself tells of as 404.
+    // Only `leno dashboard` answers checks and certificates. Elsewhere the browser itself reports the answer 404.
     assert.deepEqual(complaints.filter((line) => !line.includes("404")), []);
     if (seen.length > 0) {
       await page.locator("nav a", { hasText: "Mesh" }).click();
@@ -553,7 +555,7 @@ async function cluster() {
     }
     await page.context().close();
   }
-  // Without the token the page says what it wants.
+  // Without the token, the page says that it needs one.
   const { page } = await open();
   await page.goto(base);
   await page.locator("[data-state=disconnected]", { hasText: "wants a token" }).waitFor();

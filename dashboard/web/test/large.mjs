@@ -1,10 +1,10 @@
-// The page over a large synthetic mesh: 1,000 workloads in 40 namespaces with 10,000 edges. No mesh runs; this program serves
-// the page and answers for an observer.
+// Tests the page on a large synthetic mesh: 1,000 workloads in 40 namespaces with 10,000 edges. No mesh runs; this
+// program serves the page and answers for an observer.
 //
-//   node large.mjs check    exits 1 where the work of the page grows with the mesh beyond its bounds; it measures no time
+//   node large.mjs check    exits 1 if the amount of drawing exceeds its limits; measures no time
 //   node large.mjs bench    prints the time to the first picture, the times of frames while the picture is dragged, and memory
 //
-//   LENO_BROWSER: where playwright-core is       LENO_CHROMIUM: the browser
+//   LENO_BROWSER: the folder with playwright-core       LENO_CHROMIUM: the browser
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -46,7 +46,7 @@ const name = (nth) => ({ namespace: `team-${String(nth % NAMESPACES).padStart(2,
 
 function topology() {
   const workloads = Array.from({ length: WORKLOADS }, (_, nth) => ({ ...name(nth), instances: 3, ready: 3, meshed: true, ...signals(nth) }));
-  // The same ends in each run: by a linear congruential generator.
+  // A linear congruential generator, so that each run has the same edges.
   let seed = 1;
   const next = () => (seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648) / 2_147_483_648;
   const edges = Array.from({ length: EDGES }, (_, nth) => {
@@ -93,7 +93,7 @@ const browser = await chromium.launch({ executablePath: process.env.LENO_CHROMIU
 async function open() {
   const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
   page.setDefaultTimeout(120_000);
-  // What is drawn is counted, and when the first picture is there.
+  // Counts what is drawn, and records when the first picture is there.
   await page.addInitScript(() => {
     const counted = { strokes: 0, first: 0 };
     globalThis.counted = counted;

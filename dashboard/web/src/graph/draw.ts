@@ -1,4 +1,5 @@
-// The picture on a canvas: thousands of lines are drawn in a few milliseconds, which no tree of elements is.
+// Draws the picture on a canvas, on which thousands of lines take a few milliseconds. A tree of elements would
+// take much longer.
 
 import type { Health } from "../format";
 import type { Link, Node, Picture } from "./layout";

@@ -1,5 +1,5 @@
-// A large mesh by namespaces: a thousand workloads at once are no picture. The namespace that is looked at keeps its
-// workloads, and every other one is a single node.
+// Folds a large mesh into namespaces, because a thousand workloads at once cannot be read. The selected namespace
+// keeps its workloads, and every other namespace becomes a single node.
 
 import type { Edge, Signals, Topology, Workload } from "../api";
 import { full, success } from "../format";

@@ -1,4 +1,4 @@
-// The picture of the mesh: dragged and zoomed with the mouse, walked with the arrow keys.
+// Shows the picture of the mesh. The mouse drags and zooms it; the arrow keys move from node to node.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -38,7 +38,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
     return () => resized.disconnect();
   }, []);
 
-  // Another part of the mesh is shown as a whole at first.
+  // Another part of the mesh is at first shown as a whole.
   useEffect(() => setView(null), [place.namespace, place.search]);
 
   useEffect(() => {

@@ -1,5 +1,5 @@
-// Where workloads are drawn: callers left of what they call, grouped by namespace. The same mesh is always drawn in
-// the same way, so that a look at another moment shows what differs.
+// Computes where workloads are drawn: callers to the left of what they call, grouped by namespace. The same mesh
+// is always drawn in the same way, so that differences between two moments are visible.
 
 import type { Topology } from "../api";
 import { full, health, type Health } from "../format";
@@ -75,7 +75,7 @@ export function layout(topology: Topology): Picture {
   });
   // A workload that only calls others is not idle.
   for (const { from, health } of links) if (from.health === "idle" && health !== "idle") from.health = "good";
-  // What fails is drawn last, above the rest.
+  // Failing links are drawn last, above the others.
   links.sort((a, b) => ORDER.indexOf(a.health) - ORDER.indexOf(b.health));
   const depths = depthsOf([...nodes.values()], links);
   const groups = new Map<string, Node[]>();

@@ -1,4 +1,4 @@
-// The certificates: what signs them, up to the roots that are trusted, and when those of the proxies end.
+// The certificates: those that sign, up to the trusted roots, and when the certificates of the proxies expire.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

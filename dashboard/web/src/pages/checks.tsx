@@ -1,4 +1,4 @@
-// What `leno check` says, with the rights of the user of `leno dashboard`.
+// The results of `leno check`, with the rights of the user of `leno dashboard`.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

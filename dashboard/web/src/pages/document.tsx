@@ -1,4 +1,4 @@
-// A route or a policy as its document says it, and its status: what a control plane, or `leno analyze`, makes of it.
+// A route or a policy: its document, and the status that the control plane or `leno analyze` gives it.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

@@ -1,4 +1,5 @@
-// Live requests of a workload, as `leno tap` shows them. The page polls, and closes its tap; one that is polled no more is closed by the proxies.
+// Live requests of a workload, as `leno tap` shows them. The page polls a tap, and closes it at the end. Proxies
+// close a tap that is no longer polled.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -116,7 +117,7 @@ function useTap(workload: string, filter: Filter, paused: boolean): Live {
     if (paused) return;
     const aborted = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
-    // Off loopback the page has no randomUUID, which wants a secure context.
+    // `randomUUID` exists only in a secure context, which a page that is not on loopback is not.
     const id = [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
     const once = async () => {
       try {
@@ -131,13 +132,14 @@ function useTap(workload: string, filter: Filter, paused: boolean): Live {
         if (aborted.signal.aborted) return;
         const why = error instanceof Error ? error.message : String(error);
         setLive((before) => ({ ...before, error: why }));
-        // Not permitted, or not there: asking again every second would change nothing.
+        // The user lacks the right, or the object does not exist. Polling again every second would not change
+        // that.
         if (error instanceof api.Refused && error.status >= 400 && error.status < 500) return;
       }
       timer = setTimeout(once, PAUSE);
     };
     void once();
-    // A page with another filter opens another tap, and there are few places.
+    // A page with another filter opens another tap, and only a few taps are allowed.
     const close = () => api.closeTap(id);
     addEventListener("pagehide", close);
     return () => {

@@ -1,4 +1,4 @@
-// The whole mesh: what is broken, the picture, and the same as tables.
+// The whole mesh: what is broken, the picture, and the same data as tables.
 
 import { useMemo } from "preact/hooks";
 

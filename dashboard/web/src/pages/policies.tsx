@@ -1,4 +1,4 @@
-// The policies: what each selects, how often it decided what, and which clients it denied.
+// The policies: what each selects, how many times it has made which decision, and which clients it has denied.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

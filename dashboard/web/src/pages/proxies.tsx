@@ -1,4 +1,5 @@
-// The proxies: whether they answer, how old their configuration is, what they prove, and how full they are.
+// The proxies: whether they answer, how old their configuration is, their identities, and how much of their limits
+// they use.
 
 import * as api from "../api";
 import type { PageProps } from "../app";

@@ -23,7 +23,7 @@ interface Props {
 const perSecond = (point: Point, count: number) => (point.observed_s > 0 ? count / point.observed_s : 0);
 
 export function SeriesCharts({ wanted, place, marks, now, begin, instances }: Props) {
-  // Charts end at the present, unless the moment is older than they reach.
+  // Charts end at the present, unless the selected moment is too old to be on such a chart.
   const to = place.at !== undefined && place.at < now - HOUR ? place.at + HOUR / 2 : now;
   const span: [number, number] = [Math.max(to - HOUR, Math.min(begin, to - 60_000)), to];
   const live = place.at === undefined;
