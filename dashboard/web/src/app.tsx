@@ -22,7 +22,7 @@ import { Saved, SaveButton } from "./saved";
 import { StateBar } from "./state";
 import { Timeline } from "./timeline";
 
-/** The path, the words and the first parts of the addresses of each page. */
+/** For each page: its path, its label, and the first parts of the addresses for which it is selected. */
 const PAGES: [string, string, ...string[]][] = [
   ["/", "Mesh", ""],
   ["/routes", "Routes", "routes", "route"],
@@ -98,7 +98,7 @@ export interface PageProps {
   topology: api.Topology;
   marks: api.Mark[];
   now: number;
-  /** Where the history begins. */
+  /** The time at which the history begins. */
   begin: number;
 }
 

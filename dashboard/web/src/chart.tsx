@@ -20,7 +20,7 @@ interface Props {
   show: (value: number) => string;
   marks: Mark[];
   place: Place;
-  /** The top of the scale where that is fixed. */
+  /** The top of the scale, if it is fixed. */
   top?: number;
 }
 
@@ -75,7 +75,7 @@ export function Chart({ title, points, span: [from, to], lines, show, marks, pla
   );
 }
 
-/** A line with gaps where nothing was observed. */
+/** A line that has gaps where nothing was observed. */
 function path(points: Points, line: Line, x: (ms: number) => number, y: (value: number) => number): string {
   let drawn = "";
   let before: number | null = null;

@@ -4,7 +4,7 @@ import type { Overview } from "./api";
 import { clock } from "./format";
 import type { Loaded } from "./load";
 
-/** After this time without an observation the figures are old. */
+/** After this time without an observation, the figures count as old. */
 const OLD = 20_000;
 
 export function StateBar({ overview, failed }: { overview: Loaded<Overview>; failed: string | null }) {

@@ -40,14 +40,14 @@ async function open({ width = 1280, height = 900, dark = false, bypassCSP = fals
   return { page, complaints };
 }
 
-/** A path of the page. It keeps the token of the address by which it was opened. */
+/** Opens a path of the page. The page keeps the token from the address with which it was opened. */
 async function visit(page, path) {
   const [base] = address.split("#");
   if (!page.url().startsWith(base)) await page.goto(address);
   await page.goto(base + path);
 }
 
-/** Pictures of the page for the documentation, in a wide window and in a small one. */
+/** Takes screenshots of the page for the documentation, in a wide window and in a small one. */
 async function shot(page, name) {
   const folder = process.env.LENO_SCREENSHOTS;
   if (!folder) return;
@@ -61,7 +61,7 @@ async function shot(page, name) {
   await page.setViewportSize(wide);
 }
 
-/** Nothing is wider than the window, and axe finds nothing. */
+/** Checks that nothing is wider than the window, and that axe finds no problem. */
 async function looks(path, options) {
   const { page, complaints } = await open({ ...options, bypassCSP: true });
   await visit(page, path);
@@ -79,7 +79,10 @@ async function looks(path, options) {
 
 const EDGE = "#/edge/shop/front/shop/cart";
 
-/** Every page, the filters, the slider and the keys, of a mesh in which `front` has begun to fail at `cart`. */
+/**
+ * Tests every page, the filters, the slider and the keys, on a mesh in which requests of `front` to `cart` have begun
+ * to fail.
+ */
 async function mesh() {
   const { page, complaints } = await open();
   const bodies = new Map();
@@ -202,7 +205,10 @@ async function mesh() {
   await shot(night.page, "dashboard-dark");
 }
 
-/** The rules of routes: two of `web`, and what matches none; filters, the time, and a small window. */
+/**
+ * Tests the route rules: two of `web`, and the requests that match none; filters, the time control, and a small
+ * window.
+ */
 async function routes() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -248,7 +254,10 @@ async function routes() {
   for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) for (const path of ["#/routes", "#/route/HTTPRoute/shop/web"]) await looks(path, { width, dark });
 }
 
-/** What no server answered: `front` gives up all it asks of `cart`, and `locked` denies what `customer` asks. */
+/**
+ * Tests requests that no server answered: `front` abandons all its requests to `cart`, and `locked` denies those of
+ * `customer`.
+ */
 async function unanswered() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -293,7 +302,7 @@ async function unanswered() {
   await looks("#/workload/shop/locked", { width: 390, dark: true });
 }
 
-/** Live requests of a workload, of which `client` sends three of different kinds; the address has a token. */
+/** Tests live requests of the workload `client`, which sends three different kinds. The address contains a token. */
 async function live() {
   const { page, complaints } = await open();
   const [base] = address.split("#");
@@ -356,7 +365,10 @@ async function live() {
 const present = () => ofThePresent(true);
 const present_without_flows = () => ofThePresent(false);
 
-/** Policies, certificates, proxies, connections and checks, of a mesh in which a policy denies `customer` at `locked`. */
+/**
+ * Tests policies, certificates, proxies, connections and checks, on a mesh in which a policy denies requests of
+ * `customer` to `locked`.
+ */
 async function ofThePresent(flows) {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -365,7 +377,7 @@ async function ofThePresent(flows) {
     await page.locator("a[aria-current=page]", { hasText: name }).waitFor();
   };
   const row = (table, text) => page.locator(`[aria-labelledby=${table}] tbody tr`, { hasText: text });
-  /** The search and the filter narrow a table, are part of the address, and Escape clears both. */
+  /** Checks that the search and the filter narrow a table and are part of the address, and that Escape clears both. */
   const narrows = async (table, text, none, filter) => {
     await page.keyboard.press("/");
     await page.keyboard.type("nosuchname");
@@ -469,7 +481,7 @@ async function ofThePresent(flows) {
   }
 }
 
-/** A control plane that is away is shown as such, and the figures go on. */
+/** Tests that the page shows when the control plane is away, and that the figures continue. */
 async function away() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -480,7 +492,7 @@ async function away() {
   assert.deepEqual(complaints, []);
 }
 
-/** A mesh that has ended under an open page: what was shown stays, with a word on how old it is. */
+/** Tests a mesh that ends while a page is open: the content stays, with a note on its age. */
 async function gone() {
   const { page, complaints } = await open();
   await page.goto(address);
@@ -492,7 +504,7 @@ async function gone() {
   assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
 }
 
-/** The pages, and the part of the interface that has what each shows. */
+/** The pages, each with the part of the interface from which it gets its data. */
 const PARTS = [
   ["Mesh", "topology"],
   ["Routes", "routes"],
@@ -504,7 +516,7 @@ const PARTS = [
   ["Changes", "changes"],
 ];
 
-/** Waits until a table of a page has a text; the error has what the page shows instead. */
+/** Waits until a table of the page contains a text. The error contains what the page shows instead. */
 async function shows(page, name, text) {
   try {
     await page.locator("main td", { hasText: text }).first().waitFor();

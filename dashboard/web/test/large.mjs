@@ -18,7 +18,7 @@ const { chromium } = require("playwright-core");
 const WORKLOADS = 1_000;
 const NAMESPACES = 40;
 const EDGES = 10_000;
-/** What a large mesh may cost. Nodes and lines: of 40 namespaces, and of the workloads of an open one. */
+/** The limits for a large mesh: nodes and lines, for 40 namespaces and for the workloads of one open namespace. */
 const MOST = { elements: 6_000, rows: 400, nodes: 120, lines: 4_000, strokes: 8_000 };
 
 const now = 1_800_000_000_000;
@@ -109,7 +109,7 @@ async function open() {
   return page;
 }
 
-/** Draws once more, and returns how many operations that took. */
+/** Draws once more, and returns how many drawing operations that took. */
 const drawn = (page) =>
   page.evaluate(async () => {
     const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -137,7 +137,10 @@ function within(what, found) {
   console.log(`${what}: ${Object.entries(found).map(([of, count]) => `${count} ${of}`).join(", ")}`);
 }
 
-/** The work of the page for all of the mesh, for an open namespace, and for a search that finds nearly all. */
+/**
+ * Measures the work of the page for the whole mesh, for one open namespace, and for a search that finds nearly
+ * everything.
+ */
 async function check() {
   const page = await open();
   await page.goto(address);

@@ -143,7 +143,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
   );
 }
 
-/** The nearest workload in a direction, with distance across it counted twice. */
+/** The nearest workload in a direction. Distance across that direction counts twice. */
 function next(nodes: Node[], from: Node, dx: number, dy: number): Node | null {
   let best: Node | null = null;
   let least = Infinity;
@@ -155,7 +155,7 @@ function next(nodes: Node[], from: Node, dx: number, dy: number): Node | null {
   return best;
 }
 
-/** The colours of the style sheet, again when the system changes between light and dark. */
+/** The colours of the style sheet. They are read again when the system changes between light and dark mode. */
 function useColours(canvas: { current: HTMLCanvasElement | null }): Colours | null {
   const [colour, setColour] = useState<Colours | null>(null);
   useEffect(() => {

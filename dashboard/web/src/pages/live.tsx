@@ -9,7 +9,7 @@ import { clock, full, workloadPage } from "../format";
 import { href } from "../route";
 
 const PAUSE = 1_000;
-/** Most requests that are shown, the newest. */
+/** Most requests that are shown; the newest are shown. */
 const MOST = 200;
 
 interface Filter {
@@ -28,7 +28,7 @@ const FIELDS: [keyof Filter, string, string][] = [
   ["status", "Status", "5xx"],
 ];
 
-/** The parts of the time of a request, in the order in which they pass. */
+/** The parts of a request's time, in the order in which they occur. */
 const PARTS = [
   ["client_proxy_us", "client proxy"],
   ["network_us", "network"],
@@ -101,7 +101,7 @@ function Requests({ all }: { all: api.Tapped[] }) {
   );
 }
 
-/** `network 0.20, application 11.90`, without what took no time that could be seen. */
+/** A text such as `network 0.20, application 11.90`, without the parts that took no measurable time. */
 function parts({ latency }: api.Tapped): string {
   const known = PARTS.flatMap(([field, word]) => {
     const us = latency[field];

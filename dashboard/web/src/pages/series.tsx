@@ -14,9 +14,9 @@ interface Props {
   place: Place;
   marks: Mark[];
   now: number;
-  /** Where the history begins. */
+  /** The time at which the history begins. */
   begin: number;
-  /** The instances of a workload. */
+  /** The instances of the workload. */
   instances?: number;
 }
 
