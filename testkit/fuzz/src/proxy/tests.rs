@@ -1,4 +1,4 @@
-//! Regression cases, and proof that each property is checked.
+//! Regression tests, and tests that each property is really checked.
 
 use std::future::pending;
 
@@ -59,7 +59,7 @@ fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
     }
 }
 
-/// The violations that are reported for a plain case in which `plant` does something wrong.
+/// The violations that are reported for a simple case in which `plant` does something wrong.
 fn found(plant: impl FnOnce(&mut FuzzRun)) -> String {
     let case = one(Request { method: Method::Post, body: 10, ..Request::default() });
     let (violations, panicked) = in_process(async || {
