@@ -1,4 +1,5 @@
-//! Stops threads as a debugger does. This is not a stop by a signal, after which supervisors do not touch a process.
+//! Stops threads as a debugger does. This differs from a stop by a signal, after which supervisors leave a process
+//! alone.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +12,10 @@ use tempfile::TempDir;
 use crate::command::Running;
 use crate::wait;
 
-/// Only limits a wait; no measurement depends on it.
+/// How long to wait at most. No measurement depends on it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Stops threads with ptrace(2), creates a file, and lets them continue once another file exists.
+/// Stops threads with ptrace(2), creates a file, and lets the threads continue once another file exists.
 const STOP: &str = "
 import ctypes, os, sys, time
 SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
@@ -35,7 +36,7 @@ for thread in threads:
     trace(DETACH, thread)
 ";
 
-/// Stopped threads. They continue when this value is dropped.
+/// Stopped threads. Dropping this lets them continue.
 #[derive(Debug)]
 pub struct StoppedThreads {
     tracer: Running,
@@ -52,7 +53,7 @@ impl StoppedThreads {
         Self::of(&threads)
     }
 
-    /// Stops the threads with these numbers.
+    /// Stops the threads with these IDs.
     pub fn of(threads: &[String]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let (stopped, go) = (directory.path().join("stopped"), directory.path().join("go"));
