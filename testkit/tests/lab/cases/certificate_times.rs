@@ -37,7 +37,7 @@ spec:
   ports: [{name: bytes, port: 9000, appProtocol: tcp}]
 ";
 
-/// How long certificates are valid. They are renewed when 70 % of this has passed, which is after this case.
+/// The lifetime of certificates. They are renewed after 70 % of it, which is later than the end of this case.
 const LIFETIME: Duration = Duration::from_mins(30);
 /// How long clients are at least permitted after the edit.
 const PERMITTED: Duration = Duration::from_secs(25);
