@@ -163,8 +163,7 @@ fn clients_of_the_mesh(lab: &Lab) -> Result<()> {
     // request.
     until(lab, "web", "http://app.lab/closed", "403 authorization-denied")?;
     until(lab, "other", "http://app.lab/open", "403 authorization-denied")?;
-    // This service has no waypoint, and its server has no proxy, so no policy is enforced for it; the client's own
-    // proxy only applies routes.
+    // The service `free` selects the same server, but has neither a waypoint nor a policy.
     until(lab, "other", "http://free.lab/", "200")?;
     let steps = [Step::Send("hello".into()), Step::Expect("hello".into()), Step::ShutdownWrite];
     let talk = lab.talk("web", &format!("{}:90", vip(lab, "bytes")?), &steps)?;
