@@ -46,7 +46,7 @@ grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the c
 grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
 pass "manual pages and completions are there"
 
-# Only optimized programs have this section, and a release consists of those.
+# Only optimised programs have this section, and a release consists of those.
 for program in "${programs[@]}"; do
   python3 - "$prefix/share/doc/leno/$program.cdx.json" "$prefix/bin/$program" "$version" <<'END' || fail "$program says what it is made of"
 import json, subprocess, sys, tempfile, zlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the programs of which images are made, for one platform, and prints their folder:
 #
-#   scripts/programs.sh linux/arm64             optimized; only leno-agent loads libraries
+#   scripts/programs.sh linux/arm64             optimised; only leno-agent loads libraries
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 # PROGRAMS="leno-proxy leno-cni" builds only these. FIPS=1 builds the programs that terminate TLS with aws-lc's
 # FIPS module.

@@ -15,8 +15,8 @@ target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target/scale"
 
 CLUSTER_KUBE=$(scripts/cluster.sh api)
-# Built with optimizations, like a release. In a build for tests, the code that reads Kubernetes' objects is not
-# optimized, and slow clients would distort the measurement.
+# Built with optimisations, like a release. In a build for tests, the code that reads Kubernetes' objects is not
+# optimised, and slow clients would distort the measurement.
 built=$(cargo test --release -p leno-controller --test kubernetes --no-run --message-format json |
   sed -n 's/.*"executable":"\([^"]*kubernetes-[^"]*\)".*/\1/p' | tail -n 1)
 

@@ -28,7 +28,7 @@ use crate::peer::{Step, Transcript};
 use crate::usage::{self, Usage};
 use crate::{binaries, load, netns, wait};
 
-/// How long a mesh may take to be ready. On a busy machine, databases take long to initialize.
+/// How long a mesh may take to be ready. On a busy machine, databases take long to initialise.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 /// How long a mesh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! Plays the controllers and kubelets of a cluster, as far as tests need them: finalizes deleted namespaces, and
+//! Plays the controllers and kubelets of a cluster, as far as tests need them: finalises deleted namespaces, and
 //! sets the status of pods.
 
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ impl Drop for TestControllers {
 }
 
 impl TestControllers {
-    /// Starts the task. It finalizes deleted namespaces, and sets this status on new pods in namespaces whose
+    /// Starts the task. It finalises deleted namespaces, and sets this status on new pods in namespaces whose
     /// names begin with `beginning`.
     pub fn begin(bed: &TestApiServer, beginning: &'static str, status: Value) -> Self {
         let (client, seen) = (bed.admin.clone(), Arc::default());
@@ -79,7 +79,7 @@ async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Names
     }
 }
 
-/// Finalizes a namespace, as the namespace controller does once it is empty.
+/// Finalises a namespace, as the namespace controller does once it is empty.
 async fn finalize(client: &Client, namespace: &Namespace) {
     let mut empty = serde_json::to_value(namespace).unwrap();
     empty["spec"]["finalizers"] = json!([]);
@@ -88,7 +88,7 @@ async fn finalize(client: &Client, namespace: &Namespace) {
     let path = format!("/api/v1/namespaces/{}/finalize", namespace.name_any());
     let request = http::Request::put(path).header("content-type", "application/json");
     let request = request.body(serde_json::to_vec(&empty).unwrap()).unwrap();
-    // Fails if an earlier round has already finalized it.
+    // Fails if an earlier round has already finalised it.
     let _gone = client.request_text(request).await;
 }
 

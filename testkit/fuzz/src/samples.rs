@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use leno_bpf_abi::flow::{FLOW_SAMPLE_BYTES, FlowSample};
 use leno_flows::{SampledRequest, read_samples};
 
-/// The server ports of the connections. DNS is recognized by its port.
+/// The server ports of the connections. DNS is recognised by its port.
 const PORTS: [u16; 4] = [80, 53, 6379, 3306];
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -1,4 +1,4 @@
-//! Tests requests that some servers accept but detection does not recognize, for an application with a rate limit
+//! Tests requests that some servers accept but detection does not recognise, for an application with a rate limit
 //! and without a declared protocol.
 
 use std::io::{Read, Write};

@@ -55,7 +55,7 @@ impl LogTail {
     }
 
     /// Drops incomplete lines at both ends: if half a line lacks the name of a secret, the secret in it would not
-    /// be recognized.
+    /// be recognised.
     fn text(mut self, is_whole: bool) -> String {
         self.cut();
         let text = String::from_utf8_lossy(&self.bytes);

@@ -24,7 +24,7 @@ pub(crate) struct BackendTlsRow {
     pub(crate) authorities: Vec<String>,
 }
 
-/// Normalizes a host name: lower case, and no trailing dot.
+/// Normalises a host name: lower case, and no trailing dot.
 pub(crate) fn host(text: &str) -> Arc<str> {
     text.trim_end_matches('.').to_ascii_lowercase().into()
 }

@@ -1,4 +1,4 @@
-//! Tests HTTP/1 according to RFC 9112 through two proxies. No message may be desynchronized, and no other client
+//! Tests HTTP/1 according to RFC 9112 through two proxies. No message may be desynchronised, and no other client
 //! may be affected.
 //!
 //! Each case runs against a service that declares HTTP and one whose protocol is detected.

@@ -171,7 +171,7 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
 }
 
 /// How much memory near the top of its stack a waiting thread uses, with a reserve for builds without
-/// optimizations.
+/// optimisations.
 const STACK_KIB: u64 = 64;
 
 fn threads_that_wait_return_what_their_stacks_were_for_a_moment(capture: Capture) -> Result<()> {
