@@ -42,7 +42,7 @@ use crate::process::{Event, ProcessCommand};
 use crate::program::Program;
 use crate::status::MeshStatus;
 
-/// How long it may take to end; all of its state is on disk.
+/// How long the observer may take to end. The time is short because all of its state is on disk.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long to wait for an answer. This is long, because users also examine problems on overloaded machines.
 const ANSWER_WAIT: Duration = Duration::from_secs(20);

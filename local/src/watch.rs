@@ -252,7 +252,7 @@ mod tests {
         fs::write(&draft, "ab").unwrap();
         fs::rename(&draft, &path).unwrap();
         files.edited().await;
-        // As a write through a memory mapping: the file looks other, and the kernel has reported no write.
+        // A write through a memory mapping looks like this: the file has changed, but the kernel has reported no write.
         let file = fs::File::options().append(true).open(&path).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         let early = tokio::time::timeout(SETTLE, files.edited()).await;

@@ -28,7 +28,7 @@ const MAX_PROCESSES: usize = 4_096;
 pub struct OpenWays {
     /// The ways that are known to be open.
     pub ways: Vec<OpenWay>,
-    /// What could not be read. More ways may be open than `ways` lists.
+    /// What could not be read, in words. More ways may be open than `ways` lists.
     pub unknown: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub enum Way {
     Datagrams,
     /// Protocols and address families other than UDP that the kernel supports.
     OtherProtocols,
-    /// Raw and packet sockets.
+    /// Raw and packet sockets, whose packets are not captured.
     RawSockets,
     /// Permission to change rules, routes and addresses in the network namespace.
     NetworkSettings,

@@ -5,7 +5,7 @@
 //!  supervisor ────────────────────────────► node proxy      many workloads in one process
 //!      │ serve                                  ▲
 //!      ▼            listeners, sockets          │
-//!  broker of a workload ────────────────────────┘  one channel a workload
+//!  broker of a workload ────────────────────────┘  one channel per workload
 //! ```
 //! Every arrow is a [`Channel`]: a pair of Unix sockets that preserve the boundaries of messages. The supervisor
 //! creates each channel and hands it to both ends, so no other process can connect. A broker runs in the network

@@ -56,7 +56,7 @@ pub enum PodOutcome {
 /// Why a pod was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It has a proxy already.
+    /// The pod already has a proxy.
     Meshed,
     /// The pod's labels or annotations disable injection.
     Disabled,
@@ -64,11 +64,11 @@ pub enum SkipReason {
     HostNetwork,
     /// The pod is static: the kubelet reads it from a file, not from the API server.
     Mirror,
-    /// It runs on Windows.
+    /// The pod runs on Windows.
     Windows,
     /// The pod ends by itself, but a proxy in an ordinary container would keep it running.
     Ends,
-    /// A proxy of its node serves it.
+    /// A proxy of its node serves the pod.
     NodeMode,
     /// The pod is the proxy of a waypoint.
     Waypoint,
@@ -85,7 +85,7 @@ pub enum InjectError {
     Annotation {
         /// The name of the label or annotation.
         name: String,
-        /// What is wrong with it.
+        /// Why the value is invalid.
         reason: String,
     },
     /// The pod is in node mode, and declines the proxy that its namespace requires.

@@ -101,7 +101,7 @@ pub struct InjectionSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadApiVolume {
     source: WorkloadApiSource,
-    /// The name of the socket in it.
+    /// The name of the socket in the volume.
     socket: String,
 }
 
@@ -146,7 +146,7 @@ impl FromStr for WorkloadApiVolume {
 }
 
 impl WorkloadApiVolume {
-    /// The name of the socket in it.
+    /// The name of the socket in the volume.
     pub(crate) fn socket(&self) -> &str {
         &self.socket
     }

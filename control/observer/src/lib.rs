@@ -55,12 +55,12 @@ pub struct ObserverSettings {
     pub mesh: String,
     /// The control plane's namespace, which is the observer's own.
     pub namespace: String,
-    /// The file of the history.
+    /// The path of the file with the history.
     pub history: PathBuf,
-    /// Where the page and the interface are served. Not encrypted: an address on loopback, which is reached by
-    /// port-forward.
+    /// The address on which the page and the interface are served. It is on loopback and reached by port-forward,
+    /// because the connections are not encrypted.
     pub listen: SocketAddr,
-    /// Where `/metrics`, `/ready` and `/live` are served.
+    /// The address on which `/metrics`, `/ready` and `/live` are served.
     pub admin: Option<SocketAddr>,
 }
 

@@ -96,7 +96,7 @@ pub struct PlaneServer {
 }
 
 impl PlaneServer {
-    /// Starts to listen. Clients that connect before [`PlaneServer::run`] wait.
+    /// Binds the address and listens on it. Clients that connect before [`PlaneServer::run`] wait.
     ///
     /// # Errors
     /// [`ServeError`] if the address is in use or the authority signs no certificate.

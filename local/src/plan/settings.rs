@@ -62,8 +62,8 @@ impl FromStr for ProxyMode {
     }
 }
 
-/// The sizes of the table of flows and of the ring of their changes. All workloads share the table, so the largest of
-/// several values is used.
+/// The sizes of the table of flows and of the ring buffer for changes of flows. All workloads share the table, so the
+/// largest of several values is used.
 pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
     let empty = BTreeMap::new();
     let annotations = documents.objects.iter().filter_map(|located| match &located.value {

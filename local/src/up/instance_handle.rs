@@ -85,7 +85,7 @@ impl InstanceHandle {
         }
     }
 
-    /// Whether it takes traffic.
+    /// Whether the instance takes traffic.
     pub(super) fn ready(&self) -> bool {
         let serves = self.phase == InstancePhase::Running && self.trouble.reason.is_none();
         serves && self.proxy_ready && !self.ending
