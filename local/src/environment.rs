@@ -15,7 +15,7 @@ use crate::root;
 /// and time zone. Others must be named by `env`, `envFile`, `inheritEnv` or `--env-file`.
 const PASSED: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ"];
-/// Those of [`PASSED`] that contain paths.
+/// The variables in [`PASSED`] whose values contain paths.
 const PATHS: [&str; 3] = ["PATH", "HOME", "SHELL"];
 /// Largest file of variables that is read, in bytes: far above the kernel's limit for one variable (128 KiB).
 const MAX_FILE_BYTES: u64 = 1 << 20;

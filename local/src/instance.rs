@@ -151,7 +151,7 @@ pub enum InstanceChange {
     Placed(Box<ProcessSurroundings>, Option<Backend>),
     /// The application is not started yet: it waits for this, or this runs before it.
     Starting(String),
-    /// Its application was started, as this process.
+    /// The application of the instance was started, as this process.
     Started(i32),
     /// The application takes traffic: its readiness probe succeeds. Without a probe, it listens on all of its
     /// ports or has had enough time to do so.
@@ -201,7 +201,7 @@ pub enum InstanceChange {
     ProxyWaits(Option<String>),
     /// The instance could not be set up, for this reason. The reason was printed, and the set-up will be repeated.
     Failed(String),
-    /// Its application has ended for good; its proxy still finishes open requests.
+    /// The application of the instance has ended for good; its proxy still finishes open requests.
     ApplicationEnded,
     /// The instance has been removed.
     Gone,

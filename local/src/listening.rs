@@ -55,15 +55,15 @@ impl Listeners {
         Self(diag::listeners(pid).unwrap_or_else(|_| of_tables(pid)))
     }
 
-    /// Those of `ports` on which no process listens.
+    /// The ports among `ports` on which no process listens.
     #[must_use]
     pub fn closed(&self, ports: &[u16]) -> Vec<u16> {
         let open: BTreeSet<u16> = self.0.iter().map(SocketAddr::port).collect();
         ports.iter().copied().filter(|port| !open.contains(port)).collect()
     }
 
-    /// Those of `ports` that clients on other machines can reach in only one address family, because processes
-    /// listen in only that one.
+    /// The ports among `ports` that clients on other machines can reach in only one address family, because
+    /// processes listen in only that one.
     #[must_use]
     pub fn one_family(&self, ports: &[u16]) -> OneFamily {
         let mut families = OneFamily::default();

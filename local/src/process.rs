@@ -60,7 +60,7 @@ impl ProcessCommand {
     /// Starts the process with different outputs for standard output and standard error.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_with(
         self,
         stdout: &LineOutput,
@@ -84,7 +84,7 @@ impl ProcessCommand {
     /// Dropping the future kills the process and its children, unless they have left its process group.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub async fn finish(self) -> Result<(ExitStatus, String)> {
         let mut running = self.spawn()?;
         let group = ProcessGroup(Pid::from_raw(running.pid()));

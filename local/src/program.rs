@@ -23,7 +23,7 @@ impl Program {
     /// The program of this process. If its file was replaced since the process was started, the new file is used.
     ///
     /// # Errors
-    /// Those of [`prepare`](Self::prepare).
+    /// The errors of [`prepare`](Self::prepare).
     pub fn own(layout: &Layout) -> Result<Self> {
         match std::env::current_exe().ok().filter(|own| own.is_file()) {
             None => Self::prepare(layout, OWN),

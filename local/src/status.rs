@@ -102,7 +102,7 @@ pub struct InstanceStatus {
     pub started_unix_ms: Option<i64>,
     /// The ports that it declares.
     pub ports: Vec<u16>,
-    /// Those of its ports on which no process listened when they were last checked.
+    /// The ports of the instance on which no process listened when they were last checked.
     #[serde(default)]
     pub closed_ports: Vec<u16>,
     /// Addresses of this machine at which ports are published, each with the instance's port.
@@ -381,7 +381,7 @@ impl MeshStatus {
     /// there is no `wanted`.
     ///
     /// # Errors
-    /// Those of [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
+    /// The errors of [`find`](Self::find) and [`has_namespace`](Self::has_namespace).
     pub fn meant(
         &self,
         namespace: Option<&str>,

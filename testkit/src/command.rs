@@ -62,7 +62,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if the command has ended and was reaped already.
+        // Both calls fail only if the command has ended and was reaped already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -67,7 +67,7 @@ enum State {
     /// The CNI plugin has not reported the pod's network namespace, and no process of the pod runs by which the
     /// agent could find the namespace.
     Waiting,
-    /// It is being captured or released.
+    /// The pod is being captured or released.
     UnderWay,
     Captured,
     /// All its containers have ended, so there is nothing to capture.

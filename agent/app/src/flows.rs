@@ -168,7 +168,8 @@ impl Flows {
         lock(&node.pods).insert(pod.uid.clone(), EnrolledPod { failed, ..wanted });
     }
 
-    /// One round: withdraws pods whose namespaces no longer exist, reads the counters, and enforces the budget.
+    /// Runs one round: withdraws pods whose namespaces no longer exist, reads the counters, and enforces the
+    /// budget.
     pub(crate) fn round(&self) {
         let Some(node) = &self.0 else { return };
         lock(&node.node_proxies).retain(|_, cgroup| cgroup.is_dir());

@@ -131,9 +131,9 @@ struct LeavingPod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnEnding {
     No,
-    /// It still serves its pods until another supervisor does.
+    /// The supervisor still serves its pods until another supervisor does.
     Serves,
-    /// It finishes its open streams.
+    /// The supervisor finishes its open streams.
     Finishes,
 }
 

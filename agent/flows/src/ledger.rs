@@ -136,7 +136,7 @@ impl Ledger {
         }
     }
 
-    /// One round: enforces the budget, and reads the counters unless a scrape has just done so.
+    /// Runs one round: enforces the budget, and reads the counters unless a scrape has just done so.
     pub fn round(&self) {
         let kept = self.lock().accounts.as_mut().map_or(Ok(Vec::new()), Accounts::keep_budget);
         match kept {

@@ -22,7 +22,7 @@ const FIRST: &str = "eth0";
 pub struct Namespace {
     /// The addresses of its interfaces, except loopback and link-local ones.
     pub addresses: Vec<IpAddr>,
-    /// The outer end of its interface, in the namespace of this process; `None` if it is not there.
+    /// The outer end of the namespace's interface, in the namespace of this process; `None` if it does not exist.
     pub port: Option<WorkloadInterface>,
 }
 

@@ -41,7 +41,7 @@ impl AsyncChannel {
     /// Sends a message like [`Channel::send`]. Fails with `WouldBlock` if the queue of the other end is full.
     ///
     /// # Errors
-    /// Those of [`Channel::send`].
+    /// The errors of [`Channel::send`].
     pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.0.get_ref().send(message, descriptors)
     }
@@ -49,7 +49,7 @@ impl AsyncChannel {
     /// Sends like [`Self::send`], but waits while the queue of the other end is full.
     ///
     /// # Errors
-    /// Those of [`Self::send`], and `WouldBlock` if the queue is still full after `longest`.
+    /// The errors of [`Self::send`], and `WouldBlock` if the queue is still full after `longest`.
     pub async fn send_within(
         &self,
         longest: Duration,
@@ -79,7 +79,7 @@ impl AsyncChannel {
     /// dropped.
     ///
     /// # Errors
-    /// Those of [`Channel::receive`].
+    /// The errors of [`Channel::receive`].
     pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.0.async_io(Interest::READABLE, Channel::receive).await
     }

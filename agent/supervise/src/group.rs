@@ -144,11 +144,11 @@ struct ServedMember {
 /// Whether it is a member's turn to move to another process.
 #[derive(Debug)]
 enum MemberTurn {
-    /// It is not its turn yet, and no process has the order to serve it.
+    /// It is not the member's turn yet, and no process has the order to serve it.
     Awaited,
-    /// It is its turn, until the process serves it.
+    /// It is the member's turn, until the process serves it.
     Taken(#[expect(dead_code, reason = "the turn ends when it is dropped")] SuccessionTurn),
-    /// It needs no turn, because it is served, or because no other process serves it.
+    /// The member needs no turn, because it is served, or because no other process serves it.
     Over,
 }
 

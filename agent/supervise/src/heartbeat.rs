@@ -26,9 +26,9 @@ const SILENT_LOOKS: u32 = 10;
 pub enum Hang {
     /// A signal (SIGSTOP) has stopped it.
     Stopped,
-    /// It reports nothing.
+    /// The process reports nothing.
     Silent,
-    /// It receives no messages.
+    /// The process receives no messages.
     Deaf,
 }
 

@@ -16,8 +16,8 @@ use leno_handover::CpuUse;
 
 /// A workload returns after it was quiet for this many times [`PromotionRules::after`].
 const QUIET_TIMES: u32 = 5;
-/// How often that time is doubled at most for a workload that is promoted repeatedly: from five minutes to less
-/// than three hours.
+/// How many times that time is doubled at most for a workload that is promoted repeatedly: from five minutes up to
+/// less than three hours.
 const MAX_DOUBLINGS: u32 = 5;
 /// After this many stalls of its thread, a workload is promoted.
 const MAX_STALLS: u32 = 2;
@@ -255,7 +255,7 @@ mod tests {
         let off = rules(4).with_after(Some(None));
         assert!(promotion.follow(off, begun) && !promotion.is_promoted());
         assert!(!promotion.used(begun + SECOND * 60, used(100)));
-        // Its own process still serves it, as its supervisor reports.
+        // The workload's own process still serves it, as its supervisor reports.
         promotion.is_in(true, begun);
         promotion.used(begun + SECOND, used(0));
         assert_eq!(promotion.goes_back_at(), Some(begun + SECOND * 5));

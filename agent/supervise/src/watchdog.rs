@@ -59,8 +59,8 @@ impl Watchdog {
         Some(self.condemn(pid, how))
     }
 
-    /// Has the process killed because it receives no messages, unless a debugger holds it up. Returns, once, its
-    /// id and how it hangs.
+    /// Has the process killed if it receives no messages, unless a debugger holds it. Returns once: the process's
+    /// ID, and how it hangs.
     pub fn is_deaf(&mut self) -> Option<(i32, Hang)> {
         let heartbeat = self.heartbeat.as_ref().filter(|_| self.hung.is_none())?;
         let (how, pid) = (heartbeat.deaf()?, heartbeat.pid());

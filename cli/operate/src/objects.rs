@@ -115,7 +115,7 @@ pub async fn delete(client: &Client, one: &ObjectReference) -> Result<bool, Erro
 
 /// Like [`delete`], but deletes only the object with this UID. An object that was created in its place stays.
 /// # Errors
-/// Those of [`delete`].
+/// The errors of [`delete`].
 pub async fn delete_exactly(
     client: &Client,
     one: &ObjectReference,

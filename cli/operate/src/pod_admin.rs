@@ -79,7 +79,7 @@ impl PodAdminClient {
 
     /// Fetches a page from an admin server that listens on another port than a proxy's.
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub async fn get_from(
         &self,
         pod: &PodName,
@@ -91,7 +91,7 @@ impl PodAdminClient {
 
     /// Sends a request without a body to a proxy, with a header instead of a token.
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub async fn send_with(
         &self,
         pod: &PodName,

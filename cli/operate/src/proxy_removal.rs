@@ -126,7 +126,7 @@ impl<'a> ProxyRemoval<'a> {
     /// Checks that the mesh was not installed again, that the control plane has not cancelled the removal, and
     /// that no other removal has started since this one did.
     /// # Errors
-    /// One of these has happened.
+    /// One of the three has happened.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
         if is_injected(self.client).await? {
             let what = format!("MutatingWebhookConfiguration {INJECTOR} is there again");

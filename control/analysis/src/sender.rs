@@ -108,7 +108,7 @@ const KINDS: [(&str, SenderScope); 28] = [
 enum SenderScope {
     /// All of them, and their instances.
     Any,
-    /// Those created by objects of a kind. This needs their owners.
+    /// The pods that were created by objects of a kind. To select these, the owners of pods must be known.
     By(&'static str),
     /// Instances, and workloads: in `leno up` the two have different names.
     Instance,

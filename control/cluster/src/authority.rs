@@ -149,7 +149,7 @@ pub async fn authority(
     }
 }
 
-/// One attempt; `None` if another replica created the Secret first.
+/// Tries once to create the Secret; `None` if another replica has created it first.
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,

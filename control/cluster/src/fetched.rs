@@ -80,7 +80,7 @@ enum Observation {
     Secret(usize, Box<WatchReport<Secret>>),
     /// This replica has fetched a document.
     Fetched,
-    /// It is time to look for documents that no configuration wants.
+    /// It is time to look for stored documents that no configuration uses any more.
     Sweep,
 }
 

@@ -35,8 +35,8 @@ const FIELD_MANAGER: &str = "leno-controller";
 const ENDPOINTS: Duration = Duration::from_secs(2);
 /// How many writes are in progress at the same time.
 const AT_ONCE: usize = 8;
-/// Shortest time between the beginnings of two writes: 100 a second. A new leader may have to write thousands of
-/// statuses, and the API server also serves other clients.
+/// The shortest time between the beginnings of two writes, which permits 100 writes per second. A new leader may
+/// have to write thousands of statuses, and the API server also serves other clients.
 const PACE: Duration = Duration::from_millis(10);
 /// Longest wait for the answer to a write. A healthy API server answers much sooner.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ struct JudgedObject {
 pub struct AffectedStatuses {
     /// All of them.
     all: bool,
-    /// Those that depend on endpoints.
+    /// The statuses that depend on endpoints.
     endpoints: bool,
 }
 

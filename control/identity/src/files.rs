@@ -45,9 +45,9 @@ pub enum FileError {
 /// Whether a new file must survive a power failure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// It must survive, so it is flushed to disk.
+    /// The file must survive a crash, so it is flushed to disk.
     Durable,
-    /// It need not survive, because it is created again after a restart.
+    /// The file need not survive a crash, because it is created again after a restart.
     Volatile,
 }
 

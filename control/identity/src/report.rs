@@ -76,9 +76,9 @@ impl ProxiesReport {
 /// A certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
-    /// Its subject, or its first alternative name if it has no subject.
+    /// The subject of the certificate, or its first alternative name if it has no subject.
     pub subject: String,
-    /// Its SHA-256 digest, in lower-case hexadecimal.
+    /// The SHA-256 digest of the certificate, in lower-case hexadecimal.
     pub sha256: String,
     /// When its validity begins.
     pub not_before_unix_s: i64,

@@ -82,7 +82,7 @@ pub(crate) enum FetchError {
     /// The answer is not a key set.
     #[error("the answer {0}")]
     Set(String),
-    /// It took too long.
+    /// The fetch took too long.
     #[error("no answer within {TIMEOUT:?}")]
     Timeout,
 }

@@ -57,7 +57,7 @@ impl DocumentStore {
         Self(StoreMedium::Shared(documents))
     }
 
-    /// The stored document with this name, if it can be read. It stays stored until it is replaced or forgotten.
+    /// The stored document with this name, if it can be read. It stays stored until it is replaced or removed.
     #[must_use]
     pub fn read(&self, name: &str) -> Option<String> {
         let directory = match &self.0 {

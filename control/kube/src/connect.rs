@@ -65,7 +65,7 @@ pub async fn connect(
 /// or does not authenticate. Runs the plugin that the kubeconfig names, if any.
 ///
 /// # Errors
-/// Those of [`connect`], and if the plugin fails.
+/// The errors of [`connect`], and if the plugin fails.
 pub async fn bearer(
     kubeconfig: Option<&Path>,
     context: Option<&str>,

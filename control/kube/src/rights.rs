@@ -83,10 +83,7 @@ impl RequiredRight {
     }
 }
 
-/// Those of these actions that the user is not permitted to do, as text and in the same order.
-///
-/// # Errors
-/// If the API server does not answer.
+/// The actions among these that the user is not permitted to do, as text and in the same order.
 pub async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
     let asked = stream::iter(needs).map(async |need: RequiredRight| {
         let allowed = need.is_allowed(client).await?;

@@ -285,9 +285,9 @@ where
 
 /// Why a server does not stream a list, although it may answer a request for pages.
 enum StreamRefusal {
-    /// It does not support the parameters.
+    /// The API server does not support the parameters of a streaming list.
     Unsupported,
-    /// It has failed, or its cache is not filled.
+    /// The watch has failed, or the API server's cache is not filled yet.
     Broken,
 }
 

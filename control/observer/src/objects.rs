@@ -217,7 +217,7 @@ impl ObjectSelector {
                     let labels = labels.map(|(key, value)| (key.clone(), text(value)));
                     Self::Service(Arc::new(labels.collect()))
                 }
-                // Its endpoints are given explicitly, so it selects no pods.
+                // The endpoints of this service are given explicitly, so it selects no pods.
                 _ => Self::Nothing,
             },
             _ => Self::Nothing,

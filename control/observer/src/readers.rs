@@ -150,7 +150,7 @@ impl Readers {
         Ok(VisibleNamespaces::Namespaces(self.may_see(key, &reader, namespaces).await?))
     }
 
-    /// Those of these namespaces that the reader may see.
+    /// The namespaces among these that the reader may see.
     async fn may_see(
         &self,
         key: Key,

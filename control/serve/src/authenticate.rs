@@ -28,7 +28,7 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// The workload of a pod that a node proxy serves. The token is the node proxy's.
     ///
     /// # Errors
-    /// Those of [`authenticate`](Self::authenticate), and if this node proxy may not serve the pod.
+    /// The errors of [`authenticate`](Self::authenticate), and if this node proxy may not serve the pod.
     fn authenticate_for<'a>(
         &'a self,
         _token: &'a str,

@@ -34,7 +34,7 @@ use crate::requests::{RequestBudget, bounded};
 use crate::state::PlaneState;
 use crate::tls::{ServerCredentials, TlsError};
 
-/// Most calls at a time on one connection. A proxy has two streams and a renewal, and may repeat a call.
+/// Most simultaneous calls on one connection. A proxy has two streams and a renewal, and may repeat a call.
 const MAX_CALLS: u32 = 4;
 /// Largest message with a certificate request, in bytes: a request of 4 KiB and a token of 8 KiB, and some room.
 /// If every call without a certificate sends such a message, they use 64 MiB together.

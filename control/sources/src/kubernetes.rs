@@ -166,9 +166,9 @@ impl KubernetesSource {
 /// Selects objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ObjectScope {
-    /// Those of all namespaces.
+    /// The objects of all namespaces.
     All,
-    /// Those of one namespace.
+    /// The objects of one namespace.
     Namespace(String),
 }
 

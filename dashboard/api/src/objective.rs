@@ -33,7 +33,7 @@ pub struct BurnRule {
     pub name: &'static str,
     /// The long window, in which the failures must matter.
     pub long_ms: u64,
-    /// The short window, in which the failures must still go on.
+    /// The short window, in which the failures must still continue.
     pub short_ms: u64,
     /// The burn rate that must be reached in both windows.
     pub limit: f64,

@@ -42,8 +42,8 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// The binary with etcd and the API server; `None` if there is none, and a line says that the test
-/// is skipped.
+/// The binary with etcd and the API server; `None` if there is no such binary; a line is then printed that says
+/// that the test is skipped.
 ///
 /// # Panics
 /// If `LENO_REQUIRE` has `kubernetes` and there is no binary.

@@ -43,9 +43,9 @@ pub(super) struct Supervisor {
 pub(super) enum SupervisorEnding {
     #[default]
     No,
-    /// It still serves its pods until another supervisor does.
+    /// The supervisor still serves its pods until another supervisor does.
     Serves,
-    /// It finishes its open streams, and serves no pods.
+    /// The supervisor finishes its open streams, and serves no pods.
     Finishes,
 }
 
@@ -54,9 +54,9 @@ pub(super) enum SupervisorEnding {
 pub(super) enum PodProgress {
     /// The broker through which it served the pod has ended.
     Lost,
-    /// It was ordered to serve the pod.
+    /// The supervisor was ordered to serve the pod.
     Told,
-    /// It has passed the order to a proxy process.
+    /// The supervisor has passed the order to a proxy process.
     Joined,
     /// That process accepts the pod's connections.
     Serving,

@@ -230,7 +230,7 @@ async fn a_later_supervisor_takes_the_pods_over_and_an_earlier_one_gets_them_bac
     assert_eq!(told(&first).await, succeeded("a"));
 
     drop(second);
-    // It is not ordered to release the pod, because it still finishes streams of it.
+    // The earlier supervisor is not ordered to release the pod, because it still finishes the pod's streams.
     assert_eq!(told(&first).await, serve("a", false));
     report(&first, &served("a"));
     brokers.until_served("a").await.unwrap();

@@ -133,7 +133,7 @@ fn parse_status(text: &str) -> Process {
                 let effective = value.split_whitespace().nth(1);
                 process.user = effective.and_then(|user| user.parse().ok()).unwrap_or_default();
             }
-            // These are the capabilities that it may add to its effective set at any time.
+            // The permitted capabilities, which a process may add to its effective set at any time.
             "CapPrm" => process.capabilities = u64::from_str_radix(value, 16).unwrap_or_default(),
             _ => {}
         }

@@ -67,10 +67,7 @@ impl Requests {
         self.rows.values()
     }
 
-    /// One round of reading all workers.
-    ///
-    /// # Errors
-    /// If the kernel refuses a row. The next round tries again.
+    /// Reads the rows of all workers once.
     pub(crate) fn take_in(
         &mut self,
         flows: &Flows,

@@ -13,9 +13,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It works, but its effect is probably not intended.
+    /// What the document says works, but its effect is probably not intended.
     Warning,
-    /// It cannot work.
+    /// What the document says cannot work.
     Error,
 }
 

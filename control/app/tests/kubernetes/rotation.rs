@@ -185,7 +185,7 @@ async fn each_replica_publishes_the_roots_of_a_rotation_and_accepts_other_trust_
         let both = async || published(&bed, replica).await.filter(|roots| roots.len() == 2);
         until("both roots", both).await
     };
-    // Both replicas at once, because each phase lasts only a short time.
+    // Queries both replicas at once, because each phase lasts only a short time.
     tokio::join!(both(&replicas[0]), both(&replicas[1]));
     for replica in &replicas {
         is(replica, "the end", |report| report["phase"] == "stable").await;

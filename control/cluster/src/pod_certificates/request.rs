@@ -145,7 +145,8 @@ pub(super) fn read(object: DynamicObject) -> (RequestKey, Option<PendingRequest>
 }
 
 impl RequestSpec {
-    /// The request's key; an empty PKCS #10 if it has none. If it has a key in both formats, that of `v1` is used.
+    /// The key of the request; an empty PKCS #10 if it has no key. If it has a key in both formats, the key of
+    /// `v1` is used.
     pub(super) fn key(&self) -> PodKey<'_> {
         fn bytes(given: &Option<ByteString>) -> Option<&[u8]> {
             given.as_ref().map(|bytes| &*bytes.0)

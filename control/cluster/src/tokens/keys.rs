@@ -29,7 +29,7 @@ const UNCOMPRESSED: u8 = 4;
 /// The result of checking a token against the cluster's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signature {
-    /// One of the keys has signed it. The API server decides whether it is still valid.
+    /// One of the keys has signed the token. The API server decides whether the token is still valid.
     Good,
     /// The token names a known key, but that key has not signed it.
     Bad,

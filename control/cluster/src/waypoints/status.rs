@@ -12,7 +12,7 @@ pub(super) enum WaypointState {
     Refused(WaypointRefusal),
     /// None of its objects was written yet.
     Pending,
-    /// Its objects cannot be written.
+    /// The objects of the waypoint cannot be written.
     Failed(String),
     /// Its objects exist; `available` pods are ready to serve.
     Running { available: i32, addresses: Vec<String> },

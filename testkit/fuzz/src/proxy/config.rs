@@ -86,9 +86,9 @@ pub struct Config {
 /// Why an endpoint cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeadEndpoint {
-    /// It refuses connections.
+    /// The endpoint refuses connections.
     Refuses,
-    /// It never answers.
+    /// The endpoint never answers.
     Silent,
 }
 

@@ -114,8 +114,8 @@ pub(crate) struct Peer {
     ends: bool,
     pub(crate) streams: BTreeMap<u32, Message>,
     pub(crate) went_away: bool,
-    /// The flow-control windows for sending: that of the connection, that of a new stream, and for each stream the
-    /// difference from the latter.
+    /// Three flow-control windows for sending: of the connection, of a new stream, and for each stream the
+    /// difference from the window of a new stream.
     window: i64,
     initial: i64,
     windows: BTreeMap<u32, i64>,

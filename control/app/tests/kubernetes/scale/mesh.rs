@@ -28,9 +28,9 @@ pub(crate) struct Size {
     pub(crate) gathered: usize,
     pub(crate) proxies: usize,
     pub(crate) changes: usize,
-    /// How many changes are made in a second.
+    /// How many changes are made per second.
     pub(crate) rate: usize,
-    /// How many pods with a proxy are replaced in a second.
+    /// How many pods with a proxy are replaced per second.
     pub(crate) rollout_rate: usize,
     pub(crate) routes: usize,
 }
