@@ -105,7 +105,7 @@ for job in "$queue"/[0-9]*-"$lab".job; do
   part identity once::identity
   part once once:: --skip once::identity
   part others --skip ebpf:: --skip nftables:: --skip once::
-  # The cases that most parts of the mesh share, and those that kill proxies under strict.
+  # The cases that run on the shared mesh, and those that kill proxies in strict mode.
   in_node_mode node ebpf:: --skip=::{explain,egress,authorization,strangers,flows,disturbance,node,soak}
   in_node_mode workload ebpf::encryption
   rm "$job"

@@ -9,7 +9,8 @@ use crate::record;
 pub struct CleanupOutcome {
     /// The name of the mesh.
     pub mesh: String,
-    /// Whether all resources of the mesh were removed; [`Error::Running`] if it was skipped because it runs.
+    /// Whether all resources of the mesh were removed; [`Error::Running`] if the mesh
+    /// still runs and was therefore skipped.
     pub result: Result<()>,
 }
 

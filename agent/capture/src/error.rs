@@ -16,7 +16,7 @@ pub enum Error {
     Io {
         /// What was tried, as a verb and its object.
         action: String,
-        /// Why it failed.
+        /// The reason for the failure.
         source: io::Error,
     },
     /// A system command ended with an error.

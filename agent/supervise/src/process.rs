@@ -121,7 +121,7 @@ impl RunningProcess {
 }
 
 impl Tether {
-    /// Ties to the calling process. Must be created before the fork.
+    /// A tether to the calling process. Must be created before the fork.
     #[must_use]
     pub fn to_this_process() -> Self {
         Self(nix::unistd::getpid())

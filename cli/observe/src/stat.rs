@@ -160,11 +160,11 @@ pub struct GoldenSignals {
 /// Quantiles in milliseconds; `None` without requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyQuantiles {
-    /// Median.
+    /// The median.
     pub p50: Option<f64>,
-    /// 95 %.
+    /// The 95th percentile.
     pub p95: Option<f64>,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: Option<f64>,
 }
 

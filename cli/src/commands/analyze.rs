@@ -1,4 +1,4 @@
-//! `leno analyze`.
+//! Implements the command `leno analyze`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `leno authz`.
+//! Implements the command `leno authz`.
 
 mod suggest;
 mod text;

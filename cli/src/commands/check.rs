@@ -1,4 +1,4 @@
-//! `leno check`.
+//! Implements the command `leno check`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `leno dashboard`.
+//! Implements the command `leno dashboard`.
 
 mod document;
 mod live;

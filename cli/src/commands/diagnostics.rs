@@ -1,4 +1,4 @@
-//! `leno diagnostics`.
+//! Implements the command `leno diagnostics`.
 
 mod capture;
 mod text;

@@ -1,4 +1,4 @@
-//! `leno down`.
+//! Implements the command `leno down`.
 
 use std::time::Duration;
 

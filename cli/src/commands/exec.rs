@@ -1,4 +1,4 @@
-//! `leno exec`.
+//! Implements the command `leno exec`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

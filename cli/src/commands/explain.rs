@@ -1,4 +1,4 @@
-//! `leno explain`.
+//! Implements the command `leno explain`.
 
 pub(super) mod text;
 

@@ -1,4 +1,4 @@
-//! `leno flows`.
+//! Implements the command `leno flows`.
 
 mod drops;
 mod requests;

@@ -1,4 +1,4 @@
-//! `leno identity`.
+//! Implements the command `leno identity`.
 
 mod text;
 

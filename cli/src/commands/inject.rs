@@ -1,4 +1,4 @@
-//! `leno inject` and `leno uninject`.
+//! Implements the commands `leno inject` and `leno uninject`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

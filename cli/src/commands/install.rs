@@ -1,4 +1,4 @@
-//! `leno install`.
+//! Implements the command `leno install`.
 
 use std::fs;
 use std::io::Read as _;

@@ -1,4 +1,4 @@
-//! Text in lines with labels.
+//! Prints text in lines with labels.
 
 /// Lines with their labels in a column. A label that is equal to the previous one is left out.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! `leno logs`.
+//! Implements the command `leno logs`.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal as _, Write as _};

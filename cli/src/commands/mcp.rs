@@ -1,4 +1,5 @@
-//! `leno mcp`: the commands that only read, for programs that speak the Model Context Protocol.
+//! Implements the command `leno mcp`: it offers the commands that only read to programs that use the Model Context
+//! Protocol.
 //!
 //! ```text
 //! client ── JSON-RPC over stdin, stdout ──► leno mcp ── one process a call ──► leno stat -o json ...

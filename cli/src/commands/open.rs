@@ -1,4 +1,4 @@
-//! `leno open`.
+//! Implements the command `leno open`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;

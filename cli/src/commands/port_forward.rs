@@ -1,4 +1,4 @@
-//! `leno port-forward`.
+//! Implements the command `leno port-forward`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! `leno ps`.
+//! Implements the command `leno ps`.
 
 use anyhow::Result;
 use clap::Args;

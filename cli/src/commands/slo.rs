@@ -1,4 +1,4 @@
-//! `leno slo`.
+//! Implements the command `leno slo`.
 
 mod gate;
 mod report;

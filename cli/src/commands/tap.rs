@@ -1,4 +1,4 @@
-//! `leno tap`.
+//! Implements the command `leno tap`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

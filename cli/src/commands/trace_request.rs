@@ -1,4 +1,4 @@
-//! `leno trace-request`.
+//! Implements the command `leno trace-request`.
 
 mod hops;
 

@@ -1,4 +1,4 @@
-//! `leno up`.
+//! Implements the command `leno up`.
 
 mod detach;
 

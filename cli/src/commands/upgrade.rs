@@ -1,4 +1,4 @@
-//! `leno upgrade`.
+//! Implements the command `leno upgrade`.
 
 use std::time::{Duration, Instant};
 

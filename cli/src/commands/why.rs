@@ -1,4 +1,4 @@
-//! `leno why`.
+//! Implements the command `leno why`.
 
 use std::time::Duration;
 

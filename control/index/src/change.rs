@@ -24,8 +24,8 @@ pub struct ChangedNames {
     pub workloads: BTreeSet<InstanceName>,
     /// Workloads with a new server policy.
     pub policies: BTreeSet<InstanceName>,
-    /// IP addresses to which another answer belongs now. The service or workload may be the same one with a new
-    /// value.
+    /// IP addresses for which lookups now have another answer. The service or workload may be the same one with a
+    /// new value.
     pub addresses: BTreeSet<IpAddr>,
 }
 

@@ -576,8 +576,8 @@ impl<'l> Membership<'l> {
                     "more than {MAX_FINISHING} proxies finish what they have for {}: the oldest of them is ended, and its streams are cut",
                     instance.label
                 )),
-                // A process that works has finished by then. From any other, dropping this future takes away the
-                // broker, which ends its streams.
+                // A process that works properly has finished by then. For any other process, dropping this future
+                // ends its broker, which ends the streams.
                 () = tokio::time::sleep(bound) => {}
             }
             let stop = *stop.borrow();

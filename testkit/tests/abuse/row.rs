@@ -1,4 +1,4 @@
-//! A row of the table.
+//! A row of the table of malicious requests.
 
 use crate::frames::{PREFACE, StreamOutcome};
 

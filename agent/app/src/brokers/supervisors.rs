@@ -49,7 +49,7 @@ pub(super) enum SupervisorEnding {
     Finishes,
 }
 
-/// How far a supervisor is with a pod.
+/// How far a supervisor has proceeded with serving a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PodProgress {
     /// The broker through which it served the pod has ended.

@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(results, [super::super::conversation::UNSEEN; EVICTED]);
     }
 
-    /// The memory of everything that waits, computed again from all connections.
+    /// The memory of all waiting data, counted from the connections themselves.
     fn waiting(talks: &Conversations) -> usize {
         talks.all.values().map(|(_, talk)| talk.waiting()).sum()
     }

@@ -1,4 +1,4 @@
-//! `leno authz suggest`.
+//! Implements the command `leno authz suggest`.
 
 use anyhow::{Result, bail};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! `leno diagnostics capture`.
+//! Implements the command `leno diagnostics capture`.
 
 use anyhow::{Result, bail};
 use clap::Args;

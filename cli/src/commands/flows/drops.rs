@@ -1,4 +1,4 @@
-//! `leno flows --drops`.
+//! Implements the command `leno flows --drops`.
 
 use anyhow::Result;
 use leno_flows::DropRow;

@@ -1,4 +1,4 @@
-//! `leno flows --requests`.
+//! Implements the command `leno flows --requests`.
 
 use anyhow::Result;
 use leno_flows::RequestRow;

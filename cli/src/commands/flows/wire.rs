@@ -1,4 +1,4 @@
-//! `leno flows --requests --socket wire`.
+//! Implements the command `leno flows --requests --socket wire`.
 
 use anyhow::Result;
 use leno_flows::WireRow;

@@ -44,7 +44,7 @@ pub struct PolicySummary {
     pub action: &'static str,
     /// The ports to which its targets limit it; empty if it applies to all.
     pub ports: Vec<u16>,
-    /// Where it is written, `file:line:column`, if known.
+    /// The place of its document as `file:line:column`; `None` if that is not known.
     pub place: Option<String>,
 }
 

@@ -13,8 +13,8 @@ use super::policies::{TargetRow, row};
 /// A policy that sets how clients originate TLS to services.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BackendTlsRow {
-    /// Its creation time in seconds since 1970, and its name. Of two policies for one service, the older one takes
-    /// precedence (GEP-713), then the first by name.
+    /// The creation time of the policy in seconds since 1970, and its name. Of two policies for one service, the
+    /// older one takes precedence (GEP-713); of two equally old ones, the first by name.
     pub(crate) precedence: (i64, String),
     pub(crate) namespace: String,
     pub(crate) targets: Vec<TargetRow>,

@@ -82,7 +82,7 @@ impl ServiceVersions {
             None => EndpointsUpdate::All(&endpoints.all),
         };
         let any = encode::service_update((!has_front).then_some(&*front.bytes), update);
-        // The addresses are only sent with the part of the service that is not endpoints.
+        // The addresses are sent only together with the front part of the service, not with endpoints alone.
         let ips = if has_front { [].as_slice() } else { service.vips.as_slice() };
         let made = EncodedResource::of(name, version.into(), any, ips);
         if self.encoded.len() == MAX_ENCODED {

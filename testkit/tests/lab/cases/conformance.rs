@@ -94,7 +94,7 @@ fn mesh_ports(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshHTTPRouteNamedRule: names do not change the effect of rules, and errors mention them.
+/// MeshHTTPRouteNamedRule: names do not change the effect of rules, and error messages contain them.
 fn mesh_http_route_named_rule(capture: Capture) -> Result<()> {
     let rules = "  - name: first
     matches: [{path: {value: /v1}}]

@@ -190,7 +190,7 @@ fn cross(lab: &Lab) -> Result<()> {
     ensure!(frames.iter().any(|frame| has(frame, &quic)), "no QUIC of {} frames", frames.len());
     let clear = frames.iter().filter(|frame| has(frame, MARKER.as_bytes())).count();
     ensure!(clear == 0, "{clear} frames of {} in clear", frames.len());
-    // The application sees the stand-in address.
+    // The application sees the stand-in address instead of the client's address.
     let who = send(lab, "client", ("4", "connect"), ("echo", 7000), (1, "who"))?;
     ensure!(who.last == "::ffff:192.0.0.8", "the application sees {}", who.last);
     // A client without a proxy gets no answer on any port, and none of its datagrams reaches the application.
@@ -278,7 +278,7 @@ fn leave(lab: &Lab) -> Result<()> {
     until(lab, "client", (&plain, 7001), true)?;
     let said = send(lab, "client", ("4", "connect"), (&plain, 7001), (5, MARKER))?;
     ensure!(said.came > 0 && said.from_there, "{}", said.last);
-    // An address that the mesh does not know.
+    // The mesh does not know this address.
     let denying =
         MESH.replace("leno.dev/udp: enabled", "leno.dev/udp: enabled, leno.dev/egress: deny");
     lab.edit(&denying)?;

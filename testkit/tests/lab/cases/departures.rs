@@ -1,4 +1,4 @@
-//! A client that leaves: how the kernel reports it to the client's proxy with each capture backend.
+//! Tests a client that leaves: with each capture backend, the kernel must report that to the client's proxy.
 
 use std::fs;
 use std::time::{Duration, Instant};

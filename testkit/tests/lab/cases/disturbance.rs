@@ -141,7 +141,7 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     lab.wait_for("the proxy of web-2 again", |s| {
         s.ready() && s.instance("web-2").is_ok_and(|i| i.proxy_restarts > 0)
     })?;
-    // The client's own proxy: its connections are closed, and new ones work once it is back.
+    // The client's own proxy is killed. Its connections are closed, and new ones work once the proxy is back.
     lab.kill(MeshProcess::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
         s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 1)

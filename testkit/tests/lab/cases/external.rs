@@ -1,4 +1,4 @@
-//! Services outside of the mesh: called by name, over TLS that the proxy originates.
+//! Tests services outside the mesh, which are called by name, over TLS that the proxy originates.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,8 +25,8 @@ const HOST: &str = "api.pay.example";
 /// How long `openssl` may take.
 const MAKE_LIMIT: Duration = Duration::from_secs(90);
 
-/// External services: their names, their external names, their ports, and the validation of their
-/// TLS policy.
+/// The external services: their names, their external names, their ports, and the validation in their TLS
+/// policies.
 const SERVICES: [(&str, &str, &str, &str); 8] = [
     (
         "pay",

@@ -179,7 +179,7 @@ pub(super) fn thread(process: u32, name: &str) -> Result<String> {
     anyhow::bail!("no thread {name}")
 }
 
-/// A thread cannot be ended: its connections wait for it, and new ones are served elsewhere.
+/// A thread cannot be ended from outside. Its connections wait for it, and another thread serves new ones.
 fn a_workload_whose_thread_stands_still_is_served_by_another_one_alone(
     capture: Capture,
 ) -> Result<()> {

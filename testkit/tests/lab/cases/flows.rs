@@ -111,7 +111,8 @@ fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Resul
     let of = |name: &str, more: &str| metric(&lab, name, &[&of_client[..], &[more]].concat());
     let opened = "leno_flow_connections_opened_total";
     ensure!(of(opened, "")? == 0, "the client has called before");
-    // One line for each request: bytes sent, header and body received, connections made.
+    // curl prints one line for each request: the bytes sent, the header and body bytes received, and the
+    // connections made.
     let shown = "%{size_request} %{size_header} %{size_download} %{num_connects}\\n";
     let url = format!("http://web:8080/[1-{REQUESTS}]");
     let parts = requests().div_ceil(REQUESTS);
