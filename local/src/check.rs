@@ -326,7 +326,7 @@ async fn proxy((mesh, instance): (&str, &InstanceStatus), switch: &Netns) -> Che
     if answers {
         match admin.get("/metrics").await {
             Ok(reply) if reply.status == 200 => healthy = counted(&reply.body, healthy, &mut text),
-            // The proxy is known not to be ready, but its certificate may have expired as well.
+            // Without metrics, it is not known whether the certificate is valid.
             Ok(reply) => {
                 healthy = false;
                 text += &format!(", certificate unknown: {}", reply.why_no_metrics());

@@ -139,7 +139,7 @@ fn not_chosen(running: &[String]) -> String {
 /// The result of an operation on a local mesh.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds to the error of a system call what was attempted.
+/// Adds a description of the failed operation to the error of a system call.
 pub(crate) trait Attempt<T> {
     /// Wraps the error; `what` reads like "cannot create /run/leno".
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;

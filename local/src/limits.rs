@@ -1,5 +1,4 @@
-//! Limits CPU and memory with control groups of version 2, or of version 1 on machines where the controllers are
-//! there.
+//! Limits CPU and memory with control groups of version 2. Where the controllers belong to version 1, uses that.
 
 use std::fs;
 use std::io;
@@ -248,7 +247,7 @@ mod tests {
         assert_eq!(limited.groups, []);
         assert_eq!(read(&group.join("cpu.max")), "50000 100000");
         assert_eq!(read(&group.join("memory.max")), "67108864");
-        // The kernel would have added both controllers. A plain file only has what was written last.
+        // The kernel would have added both controllers. A plain file contains only the text that was written last.
         for parent in ["", "leno", "leno/default", "leno/default/shop.web-0"] {
             let control = root.path().join(parent).join("cgroup.subtree_control");
             assert_eq!(read(&control), "+memory", "{parent}");

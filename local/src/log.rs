@@ -293,7 +293,7 @@ mod tests {
         let size = |path: &Path| std::fs::metadata(path).unwrap().len();
         assert!(size(&path) <= MAX_BYTES && size(&older(&path)) <= MAX_BYTES);
         assert_eq!(reader.dropped(), DroppedLines::default());
-        // A new reader starts with what is left, which includes the line of `leno up`.
+        // A new reader starts with the remaining lines, which include the line of `leno up`.
         let mut reader = LogReader::new(path);
         let left = reader.more().unwrap();
         assert!(left.len() > 60 && (left.len() as u64) < lines, "{}", left.len());

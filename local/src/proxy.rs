@@ -142,7 +142,7 @@ impl MeshProxySettings {
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));
         let scrapers = Some(self.scrape_from.as_str()).filter(|scrapers| !scrapers.is_empty());
         let scrapers = scrapers.map(|scrapers| ("LENO_SCRAPE_FROM", scrapers));
-        // For tests of what a panic ends. Release builds of the proxy ignore the variable.
+        // Tests use this variable to see what a panic ends. Release builds of the proxy ignore the variable.
         let panic = std::env::var(TEST_PANIC).ok();
         let panic = panic.as_deref().map(|panic| (TEST_PANIC, panic));
         let optional = traces.iter().chain(&scrapers).chain(&panic);

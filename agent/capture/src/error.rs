@@ -53,7 +53,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Adds to an I/O error what was tried.
+    /// Adds a description of the failed operation to an I/O error.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| Self::Io { action, source }

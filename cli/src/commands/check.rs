@@ -95,9 +95,9 @@ fn of_kernel(output: OutputForm) -> Result<bool> {
     Ok(found.ready)
 }
 
-/// Checks whether settings of namespaces about proxies are so wrong that their pods are refused. `None` if there
-/// are no such settings, and for a user who may not list namespaces: the creators of such pods are also told the
-/// reason.
+/// Checks the settings of namespaces about proxies. Returns a warning if pods are refused because a setting is
+/// invalid, and `None` if all settings are valid. Also `None` if the user may not list namespaces, because the
+/// refusal of a pod states the reason as well.
 fn modes(
     settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
 ) -> Result<Option<CheckResult>> {

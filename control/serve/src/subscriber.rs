@@ -198,7 +198,7 @@ impl Subscriber {
         if let Some(batch) = trust.flush(stream) {
             return Some(batch);
         }
-        // First what the proxy needs in order to serve at all, then what leads to further subscriptions.
+        // The proxy first gets what it needs in order to serve at all, and then what leads to further subscriptions.
         if let Some(batch) = policy.flush(stream) {
             return Some(batch);
         }

@@ -44,7 +44,7 @@ pub struct TrustInUse {
 /// A proxy, and the trust bundle that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyTrust {
-    /// Its workload.
+    /// The instance that the proxy serves.
     pub instance: InstanceName,
     /// Its last report; `None` before the first one. A proxy of an earlier release never reports.
     pub in_use: Option<TrustInUse>,
@@ -124,8 +124,8 @@ impl PlaneState {
         }
         let roots = authority.trust().bundle_der().len();
         if roots > leno_identity::MAX_ROOTS {
-            // The replica that has begun the rotation did not have the roots of the other authority yet, which
-            // this replica has. The rotation waits until this replica agrees.
+            // This happens if another replica has begun a rotation before it had the roots of an additional
+            // authority, which this replica already has. The rotation waits until this replica publishes its bundle.
             tracing::error!(
                 roots,
                 "the last trust bundle stays: proxies would refuse the next one"

@@ -43,8 +43,8 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
     })
 }
 
-/// The program and its arguments. If `image` was rejected, its remedy already names `command`, so a missing
-/// command is not reported as well, and a placeholder is the program's name.
+/// The program and its arguments. A missing command is reported, unless `image` or `build` was rejected, because
+/// the remedy for that already tells the user to write a command. In that case, returns a placeholder.
 fn command(fields: &mut Fields<'_>) -> Vec<String> {
     let has_remedy = fields.has_refused("image") || fields.has_refused("build");
     let parts = ["entrypoint", "command"].map(|name| words(fields, name));

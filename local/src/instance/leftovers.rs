@@ -59,8 +59,8 @@ impl ProxyRun<'_> {
         }
     }
 
-    /// Kills what the process has left behind, because it has ended. A process that is forked at this moment may
-    /// be missed; it is killed when the instance or its next proxy process ends.
+    /// Handles the end of the process: kills the processes that it has left behind. A process that is forked at
+    /// this moment may be missed; it is killed when the instance or its next proxy process ends.
     fn end(&mut self) {
         let Some(pid) = self.pid.take() else { return };
         self.all.0.borrow_mut().remove(&pid);

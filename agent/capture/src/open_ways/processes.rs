@@ -14,7 +14,7 @@ use crate::error::Error;
 /// The name of the proxy's program.
 const PROXY: &str = "leno-proxy";
 
-/// `NS_GET_USERNS` of linux/nsfs.h.
+/// The ioctl that returns the user namespace that owns a namespace (linux/nsfs.h).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 /// The number of a capability's bit.

@@ -337,7 +337,7 @@ impl OutcomeAnswer {
         Self::new("relayed", text)
     }
 
-    /// Forwarded to one of these backends; an error if none of them has an endpoint.
+    /// The request is forwarded to one of these backends; the outcome is an error if none of them has an endpoint.
     pub(super) fn forwarded(backends: &[BackendAnswer]) -> Self {
         let served =
             |backend: &&BackendAnswer| backend.share > 0.0 && !backend.endpoints.is_empty();

@@ -271,8 +271,8 @@ impl TargetPorts {
     }
 }
 
-/// The routes as the waypoint applies them. A target is replaced by none if requests would reach it without the
-/// policies of its own service.
+/// The routes as the waypoint applies them. A target becomes invalid if requests would reach it without the
+/// policies of the target's own service.
 fn enforced(
     facts: &Facts,
     service: &Service,

@@ -2,7 +2,7 @@
 //! and the server's policies and limits must still hold.
 //!
 //! ```text
-//! client, guest ──► web (HTTP)      client ──► guest (bytes)      all of one process
+//! client, guest ──► web (HTTP)      client ──► guest (bytes)      all in one process
 //! ```
 
 use std::fs;
@@ -78,7 +78,8 @@ fn status_for(lab: &Lab, who: &str, path: &str) -> Result<String> {
     lab.text(who, &["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", &url])
 }
 
-/// If each guest had the limit of its own, each client could use all of it.
+/// All guests together must keep the limit of the server. If each guest had a separate limit, each client could use
+/// the whole limit.
 fn policies_and_limits_of_a_server_hold_on_the_threads_of_its_clients(
     capture: Capture,
 ) -> Result<()> {

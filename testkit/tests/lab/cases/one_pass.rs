@@ -2,7 +2,7 @@
 //! network.
 //!
 //! ```text
-//! client ──► web (HTTP), calls (gRPC), guest (bytes)      all of one process
+//! client ──► web (HTTP), calls (gRPC), guest (bytes)      all in one process
 //! ```
 
 use std::fs;

@@ -108,8 +108,8 @@ fn sample(lab: &Lab, duration: Duration) -> Result<Vec<Vec<Usage>>> {
     Ok(samples)
 }
 
-/// Waits until the proxies hold no more descriptors than at an earlier idle moment. The first time, waits until
-/// their number has been stable for a second.
+/// Waits until the proxies have no more descriptors open than in `before`, at an earlier idle moment. Without
+/// `before`, waits until their number has been stable for a second.
 fn wait_idle(lab: &Lab, before: Option<&[Usage]>) -> Result<Vec<Usage>> {
     let mut last = (Instant::now(), usage(lab)?);
     wait::until("the connections to be closed", CLOSE_LIMIT, || {
