@@ -1,4 +1,5 @@
 //! The command line of Leno. Only parsing happens here; each command has its own file in `commands`.
+//!
 //! Exit codes: see [`leno_console`].
 
 mod commands;

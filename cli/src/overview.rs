@@ -1,4 +1,5 @@
 //! The text of `leno --help`: the commands in sections, by their purpose.
+//!
 //! clap has headings for options, but not for commands. Each section is therefore a list of commands that clap
 //! itself renders, with its own wrapping and styles, and the template of the help text contains these lists.
 

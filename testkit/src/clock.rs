@@ -1,4 +1,5 @@
 //! Gives proxies wrong clocks.
+//!
 //! Linux has one time of day for all namespaces, so a preloaded library (`clock.c`) replaces the kernel's answers.
 //! This works only with programs that are linked dynamically, as debug builds are.
 

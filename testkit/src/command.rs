@@ -41,6 +41,7 @@ impl Running {
     }
 
     /// Whether the command has ended.
+    ///
     /// # Errors
     /// The system's error.
     pub fn has_ended(&mut self) -> Result<bool> {

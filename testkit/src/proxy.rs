@@ -177,6 +177,7 @@ fn log_of(directory: &TempDir) -> PathBuf {
 /// A port of 127.0.0.1 that is reserved, as long as the socket exists, for a program that the test starts with it.
 /// Without a reservation, two proxies with the same port would share its connections (`SO_REUSEPORT`), and one
 /// test's requests could be answered by the other test's proxy.
+///
 /// The program must set `SO_REUSEADDR` before it binds, as tokio, Go and leno-proxy do. Until it listens,
 /// connections are refused.
 pub fn reserved() -> Result<(SocketAddr, Socket)> {
@@ -191,6 +192,7 @@ pub fn reserved() -> Result<(SocketAddr, Socket)> {
 }
 
 /// A free port of a loopback address, for programs that cannot choose a port themselves.
+///
 /// The address is not 127.0.0.1, because until the program listens, a port of that address could be assigned to
 /// any client or listener on the machine. Processes that run at the same time get different addresses, and so do
 /// the first 64 calls of a process.

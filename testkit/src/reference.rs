@@ -9,6 +9,7 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command};
 
 /// Compares the page `name` with `text`, or writes the page if `LENO_UPDATE` is set.
+///
 /// # Panics
 /// The page differs from the text, or cannot be read or written.
 pub fn check(name: &str, text: &str) {

@@ -58,6 +58,9 @@ pub async fn ask(
 }
 
 /// Like [`ask`], for a response of at most `most` bytes.
+///
+/// # Errors
+/// The errors of [`ask`].
 pub async fn ask_at_most(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     (method, path): (&str, &str),
@@ -69,7 +72,7 @@ pub async fn ask_at_most(
 /// Like [`ask`], with a body.
 ///
 /// # Errors
-/// As [`ask`].
+/// The errors of [`ask`].
 pub async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     what: (&str, &str),
@@ -79,6 +82,9 @@ pub async fn send(
 }
 
 /// Like [`send`], with an authorization token if `token` is given.
+///
+/// # Errors
+/// The errors of [`ask`].
 pub async fn send_as(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
@@ -90,6 +96,9 @@ pub async fn send_as(
 }
 
 /// Like [`send`], with an additional header if `header` is given.
+///
+/// # Errors
+/// The errors of [`ask`].
 pub async fn send_with(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     header: Option<(&str, &str)>,

@@ -35,6 +35,7 @@ pub struct ProxyReport {
 
 /// Queries the state of the capture of a pod, which is named as for [`diagnose`](crate::diagnose). `system` is the
 /// namespace of the agents.
+///
 /// # Errors
 /// The pod does not exist, has no proxy, uses its node's network, is on no node, or the user may not get it. If
 /// its agent or its proxy does not answer, the result contains that error.
@@ -72,6 +73,7 @@ pub async fn pod_capture(
 }
 
 /// The report of a node's agent on all pods of the node that have a proxy: its page `/captures`.
+///
 /// # Errors
 /// The node has no agent, the user may not query the agent, or the agent does not answer.
 pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<Value, Error> {
@@ -80,6 +82,7 @@ pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<
 
 /// Fetches a page of a node's agent. The agent answers only its own node, so this goes through the API server like
 /// `kubectl port-forward`, and needs the same right.
+///
 /// # Errors
 /// The node has no agent, the user may not query the agent, or the agent does not answer.
 pub async fn node_page(

@@ -251,6 +251,7 @@ async fn version(client: &Client) -> Result<CheckResult, Error> {
 
 /// Whether the API server has the certificate authority that signs the certificate of the control plane's webhook.
 /// Without it, no pod can be created in namespaces whose pods get a proxy.
+///
 /// # Errors
 /// The API server does not answer.
 pub async fn is_trusted(client: &Client) -> Result<bool, Error> {

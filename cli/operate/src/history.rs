@@ -30,6 +30,7 @@ pub struct ClusterHistory {
 
 impl ClusterHistory {
     /// A client of the observer in the namespace `system`. Sends no request yet.
+    ///
     /// # Errors
     /// No cluster is selected, or its configuration cannot be used.
     pub async fn new(target: &ClusterTarget, system: &str) -> Result<Self, Error> {
@@ -39,6 +40,7 @@ impl ClusterHistory {
     }
 
     /// Requests a path, including its query, of the observer's HTTP interface.
+    ///
     /// # Errors
     /// There is no observer, it does not answer, or the user may not reach it.
     pub async fn ask(&self, path: &str) -> Result<AdminReply, Error> {

@@ -17,6 +17,7 @@ const FIELD_MANAGER: &str = "leno";
 
 /// The reports of the control plane's replicas, merged into one. Each replica knows only its own proxies, and only
 /// the leader knows what a rotation waits for.
+///
 /// # Errors
 /// No replica runs, or one of them does not answer.
 pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, Error> {
@@ -59,6 +60,7 @@ fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
 }
 
 /// Writes a request to the authority. The leader of the replicas handles it.
+///
 /// # Errors
 /// The API server refuses the request.
 pub async fn ask(client: &Client, namespace: &str, request: &OperatorRequest) -> Result<(), Error> {

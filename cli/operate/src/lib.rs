@@ -102,6 +102,7 @@ impl ClusterTarget {
 }
 
 /// The rights among `rights` that the user does not have in the whole cluster, in words.
+///
 /// # Errors
 /// The API server does not answer.
 pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
@@ -136,6 +137,7 @@ pub struct InstalledMesh {
 
 impl InstalledMesh {
     /// The values of the installation.
+    ///
     /// # Errors
     /// This version does not know one of the values.
     pub fn told(&self) -> Result<Values, Error> {

@@ -19,6 +19,7 @@ use crate::objects::paged;
 const KNOWN: u32 = 500;
 
 /// Checks that a namespace exists. Succeeds if the user may not find out.
+///
 /// # Errors
 /// [`Error::NoNamespace`] if it does not exist; another error if the API server does not answer.
 pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
@@ -70,6 +71,7 @@ pub(crate) struct NamespaceModes(BTreeMap<String, (NamespaceMode, Option<String>
 
 impl NamespaceModes {
     /// Reads one namespace, or all namespaces.
+    ///
     /// # Errors
     /// The namespaces cannot be read.
     pub(crate) async fn read(client: &Client, namespace: Option<&str>) -> Result<Self, Error> {
@@ -97,6 +99,7 @@ impl NamespaceModes {
 
     /// Like [`read`](Self::read), for a user who may lack the right to read namespaces. In that case only the
     /// settings of the pods themselves count.
+    ///
     /// # Errors
     /// The API server does not answer.
     pub(crate) async fn permitted(client: &Client, namespace: Option<&str>) -> Result<Self, Error> {

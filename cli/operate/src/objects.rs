@@ -59,6 +59,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Error> {
 /// Applies an object like `kubectl apply --server-side --force-conflicts`, with the field manager `who`; returns
 /// the stored object. If the object's kind was defined only just before, waits until the API server serves the
 /// kind.
+///
 /// # Errors
 /// The document names no object, or the API server rejects it.
 pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value, Error> {
@@ -114,6 +115,7 @@ pub async fn delete(client: &Client, one: &ObjectReference) -> Result<bool, Erro
 }
 
 /// Like [`delete`], but deletes only the object with this UID. An object that was created in its place stays.
+///
 /// # Errors
 /// The errors of [`delete`].
 pub async fn delete_exactly(

@@ -78,6 +78,7 @@ impl PodAdminClient {
     }
 
     /// Fetches a page from an admin server that listens on another port than a proxy's.
+    ///
     /// # Errors
     /// The errors of [`get`](Self::get).
     pub async fn get_from(
@@ -90,6 +91,7 @@ impl PodAdminClient {
     }
 
     /// Sends a request without a body to a proxy, with a header instead of a token.
+    ///
     /// # Errors
     /// The errors of [`get`](Self::get).
     pub async fn send_with(

@@ -125,6 +125,7 @@ impl<'a> ProxyRemoval<'a> {
 
     /// Checks that the mesh was not installed again, that the control plane has not cancelled the removal, and
     /// that no other removal has started since this one did.
+    ///
     /// # Errors
     /// One of the three has happened.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
@@ -144,6 +145,7 @@ impl<'a> ProxyRemoval<'a> {
 
     /// Checks that no other removal has started or finished since this one started; returns the namespace's
     /// annotations.
+    ///
     /// # Errors
     /// Another removal has started or finished.
     pub(crate) async fn is_latest(&self) -> Result<BTreeMap<String, String>, Error> {

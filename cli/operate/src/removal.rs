@@ -104,6 +104,7 @@ impl MeshRemoval {
 
     /// The rights that the user lacks to apply these documents in the namespace and to remove their objects again,
     /// in words.
+    ///
     /// # Errors
     /// The API server does not answer, or the text is not YAML.
     pub async fn lacking_with(&self, documents: &str) -> Result<Vec<String>, Error> {

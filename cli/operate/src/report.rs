@@ -46,6 +46,7 @@ struct Summary<'a> {
 }
 
 /// Writes a report; returns what could not be gathered. `history` is queried with the user's own rights.
+///
 /// # Errors
 /// The file cannot be written, a namespace does not exist, or pods cannot be listed. If anything else cannot be
 /// read, the report is written without it and says so.

@@ -1,5 +1,6 @@
-//! Implements the command `leno completion`, and the completion of command lines for the scripts that it prints. A
-//! script calls `leno` with the words of the line and with the variable [`VARIABLE`]. `leno` answers with what may
+//! Implements the command `leno completion`, and the completion of command lines for the scripts that it prints.
+//!
+//! A script calls `leno` with the words of the line and with the variable [`VARIABLE`]. `leno` answers with what may
 //! come next: commands, options, their values, files, and names in running meshes.
 
 mod names;

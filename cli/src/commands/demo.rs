@@ -1,4 +1,5 @@
 //! `leno demo`: runs the example shop in a mesh and under load, and prints what that proves.
+//!
 //! ```text
 //! mesh up ─► load ─► live table ─► report ─► mesh down ─► the same without a mesh ─► both compared
 //! ```

@@ -213,6 +213,7 @@ fn mesh(report: &StatReport, is_wide: bool) -> String {
 }
 
 /// The view of the time up to now from the history of a mesh, and a note about what the history could not store.
+///
 /// # Errors
 /// The observer of the mesh does not answer.
 async fn before_now(
@@ -271,6 +272,7 @@ pub(crate) struct ReportRequest<'a> {
 }
 
 /// Calls `shown` with the report of each window.
+///
 /// # Errors
 /// There is no such mesh, or `shown` fails.
 pub(crate) async fn reports(

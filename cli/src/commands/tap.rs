@@ -250,6 +250,7 @@ impl TapSession {
 
     /// Polls every tap once. Returns the requests that are complete, and those whose other half has not arrived in
     /// time.
+    ///
     /// # Errors
     /// None of the targets answers any more.
     pub(super) async fn step(&mut self) -> Result<Vec<TappedRequest>> {

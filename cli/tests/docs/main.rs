@@ -1,5 +1,6 @@
 //! Follows the quick start and the task pages as a reader does: writes their files into an empty folder, and runs
 //! their commands as written, with the built `leno` on PATH.
+//!
 //! The meshes of the pages have no name of their own, so the pages run one after the other, and this machine must
 //! run no mesh called `default`.
 

@@ -1,5 +1,6 @@
 //! The drill: injects faults, one at a time, into a mesh of twenty workloads. For each fault, `leno why` must name
 //! the culprit first, within a minute; while nothing is broken, it must name nothing.
+//!
 //! `make test` injects a few of the faults; with `LENO_DRILL=all`, as in `make nightly`, all are injected.
 
 #![expect(clippy::unwrap_used, reason = "test code")]

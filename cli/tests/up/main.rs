@@ -1,4 +1,5 @@
 //! Tests `leno up` with unmeshed workloads: what it creates, how it is used, and that it removes everything.
+//!
 //! The workloads are unmeshed, so that neither a proxy nor the control plane is needed. The network lab of
 //! `testkit` tests meshed workloads.
 

@@ -84,6 +84,9 @@ impl RequiredRight {
 }
 
 /// The actions among these that the user is not permitted to do, as text and in the same order.
+///
+/// # Errors
+/// If the API server does not answer.
 pub async fn unmet(client: &Client, needs: Vec<RequiredRight>) -> Result<Vec<String>, Error> {
     let asked = stream::iter(needs).map(async |need: RequiredRight| {
         let allowed = need.is_allowed(client).await?;

@@ -46,6 +46,7 @@ pub struct HistoryStore {
 impl HistoryStore {
     /// Opens the store at `path`, and reads its history. The history is empty if the file does not exist or has
     /// another version.
+    ///
     /// # Errors
     /// The file exists but cannot be read.
     pub fn open(path: PathBuf, now_ms: u64) -> io::Result<(Self, History)> {
@@ -66,6 +67,7 @@ impl HistoryStore {
     }
 
     /// Appends everything that has changed since the last call.
+    ///
     /// # Errors
     /// The file cannot be written. The next call then rewrites the whole history.
     pub fn save(&mut self, history: &mut History) -> io::Result<()> {

@@ -96,6 +96,7 @@ enum Observer {
 impl DashboardFront {
     /// The dashboard of the observer whose socket is at `observer`, for browsers that connect to `listen`.
     /// Browsers on other machines must send the token.
+    ///
     /// # Errors
     /// The system has no random numbers.
     pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
@@ -107,6 +108,7 @@ impl DashboardFront {
 
     /// The dashboard of an observer to which `ask` sends requests with the rights of the user of this program.
     /// Other users of this machine do not have these rights, so browsers must send the token on loopback as well.
+    ///
     /// # Errors
     /// The system has no random numbers.
     pub fn far(ask: ObserverQuery) -> Result<Self, NoRandomness> {
@@ -115,6 +117,7 @@ impl DashboardFront {
     }
 
     /// Adds live requests; `taps` polls a tap. Browsers then must send the token on loopback as well.
+    ///
     /// # Errors
     /// The system has no random numbers.
     pub fn with_taps(self, taps: ObserverQuery) -> Result<Self, NoRandomness> {
@@ -124,6 +127,7 @@ impl DashboardFront {
 
     /// Adds health checks, the certificates of the authority and documents, which `own` answers. For documents,
     /// browsers must send the token on loopback as well.
+    ///
     /// # Errors
     /// The system has no random numbers.
     pub fn with_own(self, own: ObserverQuery) -> Result<Self, NoRandomness> {

@@ -52,6 +52,7 @@ struct HubState {
 
 impl Hub {
     /// Opens the hub of a mesh, with the history in the file at `path`.
+    ///
     /// # Errors
     /// The file exists but cannot be read.
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
@@ -77,6 +78,7 @@ impl Hub {
 
     /// Adds an observation: the counts of proxies since the last one, the state of the mesh, and changes. Changes
     /// that were already added are ignored.
+    ///
     /// # Errors
     /// The file cannot be written. The observation is kept in memory, and is written together with the next one.
     pub fn take(

@@ -1,8 +1,10 @@
 //! Crafted requests of an adversary, each with the outcomes that are permitted.
+//!
 //! Every case is sent through each plane of a real proxy in this process ([`crate::proxy`]) to an application that
 //! parses HTTP strictly. The proxy must forward a request with the only meaning that the RFCs give it, or refuse
 //! it. The application must never receive bytes that can be read in two ways. Each family of cases has a
 //! generator:
+//!
 //! | module | families |
 //! |---|---|
 //! | `lines` | methods, targets and versions; absolute form; `Host` |
@@ -93,6 +95,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// Sends a case through some planes.
+///
 /// # Errors
 /// A description of what the application or the client received wrongly.
 pub fn check(case: &Case, planes: Planes) -> Result<(), String> {

@@ -68,6 +68,9 @@ impl Requests {
     }
 
     /// Reads the rows of all workers once.
+    ///
+    /// # Errors
+    /// If the kernel refuses a row; the next round tries again.
     pub(crate) fn take_in(
         &mut self,
         flows: &Flows,

@@ -1,5 +1,6 @@
 //! Limits which parts of a pod's metrics page are used, because an application in the pod may have written the
 //! page.
+//!
 //! A proxy counts only the requests that its own workload sends and answers. Samples about other workloads are
 //! therefore left out, and the number and length of names are limited.
 
@@ -28,6 +29,9 @@ const OTHER: &str = "other";
 impl ProxyCounters {
     /// The part of a response to `/metrics` that the proxy of this instance can know itself, and the number of
     /// samples that were left out. The response must have just arrived.
+    ///
+    /// # Errors
+    /// If the response is not a page of metrics. The text gives the reason.
     pub fn of_instance(reply: &AdminReply, own: &StatInstance) -> Result<(Self, u64), String> {
         if reply.status != 200 {
             return Err(reply.why_no_metrics());

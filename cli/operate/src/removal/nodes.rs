@@ -42,6 +42,7 @@ pub(super) trait Cleaner {
 }
 
 /// Cleans nodes, and reports the result for each.
+///
 /// # Errors
 /// The API server does not answer, or the removal may not continue.
 pub(super) async fn clean(

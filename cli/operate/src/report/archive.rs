@@ -32,6 +32,7 @@ pub struct Archive {
 
 impl Archive {
     /// Creates a new file, which must not exist. The folder in the archive has the same name as the file.
+    ///
     /// # Errors
     /// The file exists or cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
@@ -42,6 +43,7 @@ impl Archive {
     }
 
     /// Adds a text; returns whether there was space for it.
+    ///
     /// # Errors
     /// The archive cannot be written.
     pub fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
@@ -49,6 +51,7 @@ impl Archive {
     }
 
     /// Adds objects of a mesh; returns whether there was space for them.
+    ///
     /// # Errors
     /// The archive cannot be written.
     pub fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
@@ -57,6 +60,7 @@ impl Archive {
     }
 
     /// Adds a value that this program has computed; returns whether there was space for it.
+    ///
     /// # Errors
     /// The archive cannot be written.
     pub fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
@@ -64,6 +68,7 @@ impl Archive {
     }
 
     /// Writes the end of the archive.
+    ///
     /// # Errors
     /// The archive cannot be written.
     pub fn finish(self) -> io::Result<()> {

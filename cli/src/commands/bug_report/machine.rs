@@ -1,4 +1,5 @@
 //! Writes a report about a mesh of `leno up`: how it runs, its documents, and what its proxies report.
+//!
 //! Everything passes through the archive, which removes what looks like a secret. Values that are always private,
 //! whatever they look like, are removed here.
 

@@ -18,6 +18,7 @@ impl Destinations {
     }
 
     /// Checks that there is a server with this name; if a namespace is given, in that namespace.
+    ///
     /// # Errors
     /// There is no such server. The message contains the most similar name, or the existing names.
     pub(super) fn check(&self, namespace: Option<&str>, wanted: &str) -> Result<()> {
