@@ -149,7 +149,7 @@ impl WorkloadStage {
 pub enum InstanceChange {
     /// The instance is set up, and its application may start.
     Placed(Box<ProcessSurroundings>, Option<Backend>),
-    /// The application is not started yet: it waits for this, or this runs before it.
+    /// The application has not been started yet, because something must end first; the text says what.
     Starting(String),
     /// The application of the instance was started, as this process.
     Started(i32),
@@ -189,7 +189,7 @@ pub enum InstanceChange {
     Proxy {
         /// Whether the proxy serves.
         ready: bool,
-        /// How often the proxy was restarted.
+        /// How many times the proxy was restarted.
         restarts: u32,
         /// How the last process of the proxy ended.
         ended: Option<String>,

@@ -1,7 +1,7 @@
 //! The network of a mesh: one bridge in a separate network namespace, and a veth pair to every instance.
 //!
 //! Because of the separate namespace, the host's interfaces, routes and firewall are not changed.
-//! [`crate::uplink`] adds a way out, if one is wanted.
+//! [`crate::uplink`] adds a way out if the user requests it.
 //!
 //! Instances share no link. The bridge forwards no frame from one port to another (its ports are isolated), learns
 //! no hardware addresses, and does not flood unicast frames. An instance has a route only to the gateway, which
@@ -213,7 +213,7 @@ impl Switch {
         let entry = entry.flags(NeighbourFlags::Controller).state(NeighbourState::Noarp);
         entry.replace().execute().await.attempt(what)?;
         self.sources.check(&self.netns, port, addresses)?;
-        // Last, so that the port passes no frame before it is isolated.
+        // The port is enabled last, so that it passes no frame before it is isolated.
         let up = LinkUnspec::new_with_index(index).up().build();
         self.netlink.link().set(up).execute().await.attempt(what)
     }

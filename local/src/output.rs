@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
     }
 
-    /// A disk with limited room, which counts how often it was full.
+    /// A disk with limited room, which counts how many times it was full.
     #[derive(Clone, Default)]
     struct Disk {
         written: Sink,

@@ -94,7 +94,7 @@ pub struct InstanceStatus {
     pub phase: InstancePhase,
     /// Whether it takes traffic.
     pub ready: bool,
-    /// How often its application was restarted.
+    /// How many times its application was restarted.
     pub restarts: u32,
     /// The application's process, if it runs.
     pub pid: Option<i32>,
@@ -111,7 +111,7 @@ pub struct InstanceStatus {
     pub trouble: ApplicationTrouble,
     /// The last and next runs of its schedule; `None` if it has no schedule.
     pub schedule: Option<Schedule>,
-    /// How often its proxy was restarted.
+    /// How many times its proxy was restarted.
     pub proxy_restarts: u32,
     /// How its proxy last ended, such as `was ended by SIGKILL`.
     #[serde(default)]

@@ -125,7 +125,7 @@ async fn cluster(bed: &TestApiServer) -> String {
     bed.token((NAMESPACE, "agent"), None, None).await
 }
 
-/// How often the agent has listed all pods of its node.
+/// How many times the agent has listed all pods of its node.
 fn whole_reads(bed: &TestApiServer) -> usize {
     let reads = bed.reads("leno-agent");
     assert!(reads.iter().all(|read| !read.is_list), "streams of the server's cache: {reads:?}");

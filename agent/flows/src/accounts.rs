@@ -98,7 +98,7 @@ pub struct Accounts {
     governor: Option<Governor>,
     caps: Caps,
     measurement: Option<Measurement>,
-    /// How often the level was lowered and raised.
+    /// How many times the level was lowered and raised.
     steps: [u64; 2],
 }
 

@@ -286,9 +286,9 @@ pub(crate) struct Measurement {
 pub(crate) struct MeasuredCost {
     /// The cost of all programs, as a share of the machine's CPU time.
     pub(crate) total: f64,
-    /// The cost of each program, and how often it ran.
+    /// The cost of each program, and how many times it ran.
     programs: [(f64, u64); FlowProgram::ALL.len()],
-    /// For each workload, how often the programs have accounted for something of it.
+    /// For each workload, how many times the programs have accounted for something of it.
     workloads: BTreeMap<u32, ProgramRuns>,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Caps(BTreeMap<u32, WorkloadBudget>);
 struct WorkloadBudget {
     governor: Governor,
     cost: f64,
-    /// How often its level was lowered and raised.
+    /// How many times its level was lowered and raised.
     steps: [u64; 2],
 }
 
@@ -100,7 +100,7 @@ impl Caps {
         Ok(changes)
     }
 
-    /// The price of each workload, and how often its level was lowered and raised.
+    /// The price of each workload, and how many times its level was lowered and raised.
     pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, AccountingPrice, [u64; 2])> {
         self.0.iter().map(|(workload, cap)| (*workload, cap.price(), cap.steps))
     }

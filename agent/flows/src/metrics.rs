@@ -122,7 +122,7 @@ pub(crate) struct Gauges {
     pub(crate) price: Option<AccountingPrice>,
     /// The workloads that have their own budget.
     pub(crate) caps: Vec<CapRow>,
-    /// How often the common level was lowered and raised.
+    /// How many times the common level was lowered and raised.
     pub(crate) steps: [u64; 2],
     /// How many connections are not listed, and how many are not accounted for, because of the level.
     pub(crate) reduced: [u64; 2],
@@ -134,7 +134,7 @@ pub(crate) struct CapRow {
     pub(crate) namespace: String,
     pub(crate) workload: String,
     pub(crate) price: AccountingPrice,
-    /// How often its level was lowered and raised.
+    /// How many times its level was lowered and raised.
     pub(crate) steps: [u64; 2],
 }
 

@@ -71,7 +71,7 @@ pub struct ProgramRow {
     pub attached_to: String,
     /// How many instructions the verifier has processed.
     pub verified_instructions: u32,
-    /// How often it ran while the kernel counted its runs.
+    /// How many times it ran while the kernel counted its runs.
     pub runs: u64,
     /// The mean time of a run.
     pub ns_per_run: Option<u64>,

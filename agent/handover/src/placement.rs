@@ -24,8 +24,8 @@ pub struct PlacedPod {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub datagrams: bool,
     /// How long the pod may be busy before it gets its own process, in milliseconds, according to its own
-    /// annotation; 0 if the annotation turns this off. A supervisor only follows it if it shortens the time that
-    /// would apply otherwise.
+    /// annotation; 0 if the annotation turns this off. A supervisor uses it only if it is shorter than the time
+    /// that would apply otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promote_after_ms: Option<u64>,
     /// The same time according to the annotation of its namespace, which replaces the setting of the supervisor; 0
@@ -59,7 +59,7 @@ pub enum Placement {
     /// Whether there is another supervisor that was not asked to end and will take over the pods. This is sent to
     /// a supervisor that has reported [`PlacementReport::Ending`], and again each time that the value changes.
     Successor {
-        /// Whether there is one.
+        /// Whether there is such a supervisor.
         is_there: bool,
     },
     /// Stands for an order of a later version.

@@ -136,7 +136,7 @@ struct ServedMember {
     /// Checks whether its broker receives messages.
     unreceived: UnreceivedMessages,
     turn: MemberTurn,
-    /// How often its thread has stalled, each time soon after the last, and when it last did.
+    /// How many times its thread has stalled, each time soon after the last, and when it last did.
     stalls: u32,
     stalled: Option<Instant>,
 }

@@ -57,11 +57,11 @@ pub struct Promotion {
     /// While the workload shares a process: since when it has been busy. While it is promoted: since when it has
     /// been quiet.
     since: Option<Instant>,
-    /// How often its thread has stalled since it last began to share a process.
+    /// How many times its thread has stalled since it last began to share a process.
     stalls: u32,
     /// When it last returned to a shared process.
     returned: Option<Instant>,
-    /// How often in a row it was promoted soon after it had returned.
+    /// How many times in a row it was promoted soon after it had returned.
     in_a_row: u32,
 }
 

@@ -24,12 +24,12 @@ const IDENTITY_ROOTS: &str = "roots.pem";
 /// The signer of the certificate, and the object that contains the roots.
 const SIGNER: &str = "leno.dev/identity";
 const TRUST_BUNDLE: &str = "leno.dev:identity:mesh";
-/// The period of the startup probe, in seconds, and how often it may fail. Together they allow two minutes, in
-/// which a control plane that was restarted is available again.
+/// The period of the startup probe, in seconds, and how many times it may fail. Together they allow two minutes,
+/// in which a control plane that was restarted is available again.
 const START_PERIOD_S: u32 = 1;
 const START_FAILURES: u32 = 120;
-/// The liveness probe: its period, its timeout, and how often it may fail. Together they allow a minute, in which
-/// a proxy answers even on a node without a free CPU. A restart would close the connections of the pod.
+/// The liveness probe: its period, its timeout, and how many times it may fail. Together they allow a minute, in
+/// which a proxy answers even on a node without a free CPU. A restart would close the connections of the pod.
 const LIVE_PERIOD_S: u32 = 10;
 const LIVE_TIMEOUT_S: u32 = 10;
 const LIVE_FAILURES: u32 = 6;

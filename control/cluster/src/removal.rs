@@ -50,7 +50,7 @@ pub struct RemovalReconciler {
     client: Client,
     /// The control plane's own namespace. Its annotation records how far the removal has gone.
     namespace: String,
-    /// How often a check had each outcome.
+    /// How many times a check had each outcome.
     counts: [(Outcome, AtomicU64); 7],
 }
 

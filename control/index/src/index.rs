@@ -22,8 +22,8 @@ pub struct MeshSettings {
     pub trust_domain: TrustDomain,
     /// The mode of workloads if neither they nor their namespace set one.
     pub default_mtls: MtlsMode,
-    /// Whether workloads may call destinations outside of the mesh that it has no object for, if neither they nor
-    /// their namespace set it.
+    /// Whether workloads may call destinations outside the mesh for which there is no object. This applies if
+    /// neither the workload nor its namespace sets it.
     pub default_egress: Egress,
     /// The control plane's own namespace, whose annotation starts the removal of the mesh; `None`
     /// if removal is not supported.

@@ -91,7 +91,7 @@ struct Counts {
     missing: AtomicUsize,
     /// How many keys are not used because their private part was published with them.
     left_out: AtomicUsize,
-    /// How often a set was fetched early because a token named a key that the set does not have.
+    /// How many times a set was fetched early because a token named a key that the set does not have.
     refetches: AtomicU64,
 }
 

@@ -19,7 +19,7 @@ type OwnerKey = (String, String, String);
 pub(crate) struct ChangeDetector {
     /// The versions of the pod templates of each owner; `None` before the first observation.
     templates: Option<BTreeMap<OwnerKey, BTreeSet<String>>>,
-    /// How often the applications of each pod were restarted, by namespace and pod.
+    /// How many times the applications of each pod were restarted, by namespace and pod.
     restarts: BTreeMap<(String, String), u32>,
 }
 

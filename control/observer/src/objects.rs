@@ -47,9 +47,9 @@ pub(crate) struct ObjectEdits {
     lines: Mutex<Vec<String>>,
     /// The objects of each kind, in the order of [`KINDS`].
     known: [Mutex<FollowedObjects>; KINDS.len()],
-    /// How often the API server has reported an object that is not followed because there are too many.
+    /// How many times the API server has reported an object that is not followed because there are too many.
     beyond: AtomicU64,
-    /// How often the API server has reported an object.
+    /// How many times the API server has reported an object.
     version: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl ObjectEdits {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// How often an object was not followed because there are too many.
+    /// How many times an object was not followed because there are too many.
     pub(crate) fn beyond(&self) -> u64 {
         self.beyond.load(Ordering::Relaxed)
     }

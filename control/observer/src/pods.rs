@@ -270,12 +270,12 @@ impl ObservedPod {
         }
     }
 
-    /// How often its proxy has ended.
+    /// How many times its proxy has ended.
     pub(crate) fn proxy_ends(&self, workload: &str) -> ProcessEnds {
         self.ends(workload, &self.proxy_ends)
     }
 
-    /// How often its applications have ended.
+    /// How many times its applications have ended.
     pub(crate) fn application_ends(&self, workload: &str) -> ProcessEnds {
         self.ends(workload, &self.application_ends)
     }
@@ -297,7 +297,7 @@ fn labels(of: &ObjectMeta) -> Labels {
     all.take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// How often these containers were restarted, and how the one that ended last has ended.
+/// How many times these containers were restarted, and how the one that ended last has ended.
 fn ends(containers: &[&ContainerStatus]) -> (u32, Option<String>) {
     let times = containers.iter().map(|one| u32::try_from(one.restart_count).unwrap_or(0)).sum();
     let last = containers.iter().filter_map(|one| one.last_state.as_ref()?.terminated.as_ref());

@@ -158,7 +158,7 @@ impl PlaneState {
         look(&self.index())
     }
 
-    /// How often the index has changed.
+    /// How many times the index has changed.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.version.borrow()

@@ -331,7 +331,7 @@ pub(crate) mod tests {
             let (_, text) = get(&shop, &part("shop,bank")).await;
             assert!(text.contains("shop") && !text.contains("ledger"), "{target}: {text}");
         }
-        // In this sight, another owner has created the namespace again after all of this.
+        // For this reader, another owner has created the namespace again after all of this.
         let again = VisibleNamespaces::Namespaces([("shop".to_owned(), u64::MAX)].into());
         let targets = ["topology?window=60000", "routes?window=60000", "changes?from=0", "flows"];
         for target in targets.map(|target| format!("/api/v1/{target}")) {

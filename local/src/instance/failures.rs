@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::from_secs(600);
 pub(super) struct RepeatedFailures {
     /// The reason that was reported last, and when.
     reported: Option<(String, Instant)>,
-    /// How often the attempt has failed for that reason since it was reported.
+    /// How many times the attempt has failed for that reason since it was reported.
     since: u32,
 }
 

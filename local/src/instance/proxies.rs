@@ -53,7 +53,7 @@ struct TurnState {
     counts: Cell<bool>,
     process: RefCell<Option<ProxyProcess>>,
     restarts: Cell<u32>,
-    /// How often proxies were restarted in all turns before this one.
+    /// How many times proxies were restarted in all turns before this one.
     restarts_before: Cell<u32>,
     ended: RefCell<Option<String>>,
 }
@@ -223,7 +223,7 @@ impl InstanceTask {
         NodeProxyGroup::enter(&self.mesh, &name, &self.instance.name).map(Some)
     }
 
-    /// Records whether a proxy serves, how often it was started, and how it ended the last time.
+    /// Records whether a proxy serves, how many times it was started, and how it ended the last time.
     pub(super) async fn proxy_serves(
         &self,
         turn: &ProxyTurn,

@@ -17,13 +17,13 @@ const BASE: u64 = 128 << 20;
 /// The memory of each member besides its buffers: discovery, TLS sessions, stacks, counters, and the kernel's
 /// buffers of idle sockets.
 const OF_MEMBER: u64 = 32 << 20;
-/// A member's share of the limit is this part of the budget: it may use an eighth of the budget for buffers, and
-/// the allocator may hold the same amount again.
+/// Each member adds one of this many parts of the budget to the limit: it may use an eighth of the budget for
+/// buffers, and the allocator may hold the same amount again.
 const BUDGET_PARTS: u64 = 4;
 /// All members together add at most this many budgets to the limit.
 const BUDGETS: u64 = 2;
-/// The largest default budget of a proxy (`leno-proxy --memory-budget`), and below that the part of the machine's
-/// memory that the default is.
+/// The largest default budget of a proxy (`leno-proxy --memory-budget`). On smaller machines, the default is one
+/// of `SHARE_OF_MACHINE` parts of the machine's memory.
 const MAX_BUDGET: u64 = 1 << 30;
 const SHARE_OF_MACHINE: u64 = 8;
 /// In cgroup version 1, "no limit" reads as the largest number of pages. Values above this count as no limit.
@@ -86,7 +86,7 @@ impl MemberLimit {
         self.budget
     }
 
-    /// How often the kernel has killed the process because it exceeded the limit.
+    /// How many times the kernel has killed the process because it exceeded the limit.
     #[must_use]
     pub fn killed(&self) -> u64 {
         self.limited.killed()

@@ -118,7 +118,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
     }
 }
 
-/// How often each instance was restarted, by namespace and name; `None` before the first read.
+/// How many times each instance was restarted, by namespace and name; `None` before the first read.
 type Counts = Option<HashMap<(String, String), u32>>;
 
 /// Reads only the state of the mesh, and only if its file was written since the last read.
@@ -277,12 +277,12 @@ impl ObservedInstance {
         rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
-    /// How often its proxy has ended.
+    /// How many times its proxy has ended.
     fn proxy_ends(&self) -> ProcessEnds {
         self.ends(self.proxy_restarts, self.proxy_ended.clone())
     }
 
-    /// How often its application has ended without having completed its task.
+    /// How many times its application has ended without having completed its task.
     fn application_ends(&self) -> ProcessEnds {
         match self.phase {
             InstancePhase::Completed | InstancePhase::Scheduled => self.ends(0, None),

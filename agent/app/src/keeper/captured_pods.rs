@@ -31,7 +31,7 @@ pub(crate) struct CapturedPod {
 pub(crate) struct FailedPod {
     pub(crate) why: String,
     pub(crate) reason: FailureReason,
-    /// How often it has failed in a row.
+    /// How many times it has failed in a row.
     pub(crate) times: u64,
     pub(crate) last: SystemTime,
 }

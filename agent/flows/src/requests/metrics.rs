@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, FamilyText};
 
-/// Most pairs that have separate series, which are about 25 for each.
+/// Most pairs that have separate series. Each pair has about 25 series.
 const MAX_PAIRS: usize = 500;
 /// The page contains every third bound of the proxies' histograms: 0.1 ms, 0.3 ms, 1 ms and so on.
 const BOUND_STEP: usize = 3;
@@ -25,7 +25,7 @@ pub(crate) struct RequestSums {
     pub classes: [u64; CLASSES],
     /// The number of gRPC calls by status. The last entry is for undefined statuses.
     pub grpc: [u64; GRPC_STATUSES],
-    /// How long they took.
+    /// The durations of the requests.
     pub durations: Histogram,
 }
 

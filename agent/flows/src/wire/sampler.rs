@@ -94,7 +94,7 @@ impl WireSampling {
         self.shared.evicted.load(Ordering::Relaxed)
     }
 
-    /// How many requests of connections that are still followed this process has evicted for later ones.
+    /// How many requests this process has evicted for later requests of the same connection.
     pub(crate) fn given_up(&self) -> u64 {
         self.shared.given_up.load(Ordering::Relaxed)
     }

@@ -282,7 +282,7 @@ async fn is_documented(replica: &Replica) {
     assert_eq!(exposed, told);
 }
 
-/// How often a replica has logged that the cluster has no HTTPRoute kind.
+/// How many times a replica has logged that the cluster has no HTTPRoute kind.
 fn http_route_lines(replica: &Replica) -> usize {
     replica.count("no such kind; it is followed once it is installed kind=\"HTTPRoute\"")
 }

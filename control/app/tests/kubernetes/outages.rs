@@ -9,7 +9,7 @@ use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
-/// How often the controller has listed all objects of each kind. The first `before` lists are not counted.
+/// How many times the controller has listed all objects of each kind. The first `before` lists are not counted.
 pub(crate) fn whole_reads(bed: &TestApiServer, before: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for read in bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_whole())

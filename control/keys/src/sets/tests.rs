@@ -212,7 +212,7 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     assert_eq!(keys(&deleted), [""]);
 }
 
-/// A server of the set in `served`. Returns its URL, and a counter of how often the set was fetched.
+/// A server of the set in `served`. Returns its URL, and a counter of how many times the set was fetched.
 async fn issuer(served: &Arc<std::sync::Mutex<String>>) -> (String, Arc<AtomicUsize>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");

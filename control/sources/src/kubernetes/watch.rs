@@ -155,7 +155,7 @@ async fn follow<K>(
     }
 }
 
-/// Counts how often in a row the API server did not have a kind.
+/// Counts how many times in a row the API server did not have a kind.
 #[derive(Debug, Default)]
 struct Absence {
     rounds: u32,

@@ -143,7 +143,7 @@ fn a_reader_of_one_namespace_sees_the_other_end_without_its_name() {
     assert_eq!((flows.drops.len(), inventory.flows(&VisibleNamespaces::All).drops.len()), (1, 2));
     assert_eq!(flows.drops[0].count, 60, "the sum of three peers");
     assert_eq!(inventory.flows(&VisibleNamespaces::All).flows.len(), 4);
-    // In this sight, the namespace was created again after the first page.
+    // For this reader, the namespace was created again after the first page.
     let again = VisibleNamespaces::Namespaces([("shop".to_owned(), 2_000)].into());
     assert!(inventory.flows(&again).flows.is_empty());
     let seen = inventory.lists().policies(&shop(), &[], (0, 1)).policies;

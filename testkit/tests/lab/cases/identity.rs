@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::{Case, once};
 
-/// How long a phase of a rotation may take on a busy machine. A restarted control plane waits for proxies, which
-/// is included.
+/// How long a phase of a rotation may take on a busy machine. This includes the wait of a restarted control plane
+/// for proxies.
 const PHASE_LIMIT: Duration = Duration::from_secs(120);
 /// The shortest permitted lifetime of certificates.
 const LIFETIME: Duration = Duration::from_mins(1);
@@ -319,7 +319,7 @@ impl Stream {
         self.cut(lab, open, ANSWER_LIMIT)
     }
 
-    /// Waits until `echo` has fewer than `open` connections, because this one was cut. Returns how long that took.
+    /// Waits until `echo` has fewer than `open` connections, because this stream was cut. Returns how long that took.
     fn cut(self, lab: &Lab, open: Option<u64>, limit: Duration) -> Result<Duration> {
         let began = Instant::now();
         let fewer = || Ok((open_connections(lab)? < open).then_some(()));
