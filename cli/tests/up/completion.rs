@@ -169,7 +169,7 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
     }
 }
 
-/// Runs a command as the user `daemon`, whom sudo permits everything without a password if `$1` is `NOPASSWD:`. A
+/// Runs a command as the user `daemon`. sudo permits this user everything without a password if `$1` is `NOPASSWD:`. A
 /// mount namespace keeps the machine's own rules unchanged.
 const AS_DAEMON: &str = r#"
 set -e

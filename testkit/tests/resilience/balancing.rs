@@ -25,7 +25,7 @@ pub(crate) fn is_share(count: usize, n: usize, share: f64) -> bool {
     (count as f64 - mean).abs() <= 6.0 * variance.sqrt()
 }
 
-/// Sends the requests of every user, whom `header` identifies, and returns the endpoint of each user. Checks that
+/// Sends the requests of every user, identified by `header`, and returns the endpoint of each user. Checks that
 /// each user always has the same endpoint, and that each endpoint has some users.
 fn placed(world: &ProxiedServers, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
     for round in 0..EACH {

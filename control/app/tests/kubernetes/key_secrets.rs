@@ -8,7 +8,7 @@ use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
 const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
-/// A set with a shared secret. Whoever verifies tokens with such a key could also sign them, so the set must be
+/// A set with a shared secret. A proxy that verifies tokens with such a key could also sign them, so the set must be
 /// rejected.
 const SHARED: &str = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#;
 
